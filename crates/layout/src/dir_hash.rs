@@ -1,7 +1,7 @@
 //! Which shard of a striped directory holds a name: Lustre's hash functions, bit for bit.
 //!
-//! Servers, clients and what is on disk agree on them, so the meaning of a number never changes, and oddities
-//! are kept.
+//! Servers, clients and the format on disk agree on them, so the meaning of a number never changes, and
+//! oddities are kept.
 
 /// Number of groups of names, each of which crush places separately.
 const CRUSH_GROUPS: u64 = 4096;

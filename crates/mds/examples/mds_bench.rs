@@ -11,7 +11,8 @@ use nacre_types::{ClientUuid, Cred, Fid, Nid};
 use nacre_wire::mds::{LeaseGrant, LockRange, MdsReply, MdsRequest, NewFile};
 use std::sync::Arc;
 
-/// Passes over all files for requests so short that one would mostly measure the start of the threads.
+/// Passes over all files for requests so short that a single pass would mostly measure the start of the
+/// threads.
 const PASSES: usize = 10;
 
 struct Silent;
@@ -56,7 +57,7 @@ fn name(buffer: &mut [u8; 16], number: u32) -> &[u8] {
     &buffer[..13]
 }
 
-/// CPU time of the calling thread in seconds.
+/// Returns the CPU time of the calling thread in seconds.
 fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -65,7 +66,7 @@ fn cpu_seconds() -> f64 {
 fn phase(title: &str, workers: &[Worker], work: impl Fn(&Worker) -> u64 + Sync) {
     let start = Instant::now();
     let timed = |worker: &Worker| {
-        // A thread that cannot be pinned runs where the kernel likes.
+        // A thread that cannot be pinned runs on any CPU.
         let cpus = nacre_env::online_cpus();
         if let Some(cpu) = cpus.get(usize::from(worker.number) % cpus.len().max(1)) {
             let _ = nacre_env::pin_to_cpu(*cpu);

@@ -19,7 +19,8 @@ use std::sync::{Arc, OnceLock};
 
 /// Lifetime of a capability in seconds, unless configured.
 const EXPIRE_S: u64 = 600;
-/// Range of lifetimes in seconds: from a client's minimal interval of renewal to the lifetime of a key.
+/// Range of lifetimes in seconds: from the shortest that leaves a client time for a renewal, to the lifetime
+/// of a key.
 const EXPIRE_S_RANGE: std::ops::RangeInclusive<u64> = 30..=86_400;
 
 /// See the [module documentation](self).

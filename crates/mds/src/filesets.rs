@@ -27,9 +27,9 @@ use std::time::Duration;
 const DEPTH_MAX: usize = 4096;
 /// Maximum number of directories with a cached verdict, at about 80 bytes each.
 const KNOWN_MAX: usize = 64 << 10;
-/// Lifetime of a verdict if a directory on the path is on another MDT. Estimate: short compared with what an
-/// administrator expects who moves a directory from one tenant to another, and long compared with a request
-/// to that MDT.
+/// Lifetime of a verdict if a directory on the path is on another MDT. Estimate: short compared with the
+/// delay that an administrator expects when a directory moves from one tenant to another, and long compared
+/// with a request to that MDT.
 const REMOTE_LIFE: Duration = Duration::from_secs(1);
 /// Maximum number of a file's names that are examined. A file with more is below a root if one of these is.
 const NAMES_MAX: u32 = 1024;

@@ -17,8 +17,8 @@
 //!
 //! Layout locks cover other parts of the inode, so that changes of attributes leave them alone. They are
 //! granted with opens and with the layout ([`crate::layout_changes::LayoutChanges::layout_access`]), revoked
-//! by changes of the layout ([`ClientLocks::call_back_layout`]), and replayed after a restart, since I/O
-//! continues under them. See `docs/design/layout-changes.md`.
+//! before changes of the layout, and replayed after a restart, since I/O continues under them. See
+//! `docs/design/layout-changes.md`.
 //!
 //! The thread that evicts clients must never wait for an answer itself, nor for the lock of an inode, whose
 //! holder may be waiting for an eviction. It takes the client's locks in the lock server and leaves the rest

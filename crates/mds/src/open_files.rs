@@ -244,7 +244,7 @@ impl OpenFiles {
         } else if update.size_blocks.is_some() {
             self.leaves.opens.note_report(fid, update.order);
         }
-        // The creator wrote nothing: then no object exists, and the record stays without a layout.
+        // The creator wrote nothing: then no object exists, and the record needs no update.
         let is_unused = |ended: &WriteSession| {
             ended.is_first && ended.began_exact && !ended.shared && ended.reported == 0
         };

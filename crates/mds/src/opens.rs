@@ -192,8 +192,8 @@ impl OpenTable {
         }
     }
 
-    /// Closes a handle that is not open under the FID that its client knows. Either the close overtook the
-    /// open, which will find the handle closed; or the open found another file under the name, whose FID is
+    /// Closes a handle that is not open for the FID that its client has. Either the close overtook the open,
+    /// which will find the handle closed; or the open found another file under the name, whose FID is
     /// returned.
     pub fn close_early(&self, client: &ClientUuid, handle: OpenHandle) -> Option<Fid> {
         {

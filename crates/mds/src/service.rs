@@ -129,7 +129,8 @@ impl Mds {
                 None => return outcome,
             }
         }
-        // The request keeps its names until its end, even if their inodes change.
+        // The last pass does not stop. The request keeps its names until its end, even if their inodes
+        // change.
         let turn = Turn::default();
         self.run_through(&Caller { turn: &turn, ..*caller }, request)
     }

@@ -27,7 +27,7 @@ const LOOK_SHARE: u64 = 4;
 /// If less than the total divided by this number is usable, freed pages are reclaimed as soon as changes
 /// pause.
 const SCARCE_PART: u64 = 2;
-/// Bit of a target's state for "no new inodes", as in Lustre.
+/// Bits of a target's state, as Lustre numbers them.
 const STATE_NO_CREATE: u32 = 4;
 const STATE_NO_SPACE: u32 = 0x20;
 const STATE_NONROTATIONAL: u32 = 0x200;
@@ -40,8 +40,8 @@ const COUNTS: usize = 8;
 
 /// Largest reserve in bytes.
 const RESERVE_MOST_BYTES: u64 = 64 << 20;
-/// The reserve of a small file system: its size divided by the first number, but at least this many bytes if
-/// that is no more than its size divided by the second one.
+/// The reserve of a small file system is its size divided by this number, but at least `RESERVE_LEAST_BYTES`,
+/// and at most its size divided by `RESERVE_MOST_PART`.
 const RESERVE_PART: u64 = 24;
 const RESERVE_LEAST_BYTES: u64 = 16 << 20;
 const RESERVE_MOST_PART: u64 = 16;

@@ -220,7 +220,7 @@ impl Tenants {
             MdsRequest::CloseWrite { fid, handle, .. } if !writes(fid, Some(*handle)) => Err(Status::EBADF),
             MdsRequest::UpdateData { fid, .. } if !writes(fid, None) => {
                 match self.check_tenant(cred, fid, perm::WRITE).is_err() {
-                    // The client only glimpsed the size of the data, as any other client can.
+                    // The client reports the result of a glimpse, which any other client can get too.
                     true => Ok(Some(MdsRequest::GetAttr { fid: *fid })),
                     false => Ok(None),
                 }

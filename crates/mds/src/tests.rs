@@ -45,18 +45,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// An OST that remembers what it was asked.
+/// An OST that records its requests.
 #[derive(Default)]
 pub(crate) struct FakeOst {
     pub next: AtomicU32,
     pub statfs: Mutex<Statfs>,
     pub fail: Mutex<Option<Status>>,
     pub orphan_calls: Mutex<Vec<(u64, u32)>>,
-    /// A set, since objects may be destroyed again.
+    /// Destroyed objects; a set, since objects may be destroyed again.
     pub destroyed: Mutex<BTreeSet<Fid>>,
-    /// Requests that it served, in order.
+    /// Served requests, in order.
     pub served: Mutex<Vec<OssRequest>>,
-    /// What objects are, with the versions of their data.
+    /// Attributes of objects, with the versions of their data.
     pub data: Mutex<HashMap<Fid, (ObjectAttr, u64)>>,
     pub calls: AtomicU64,
 }
@@ -79,7 +79,7 @@ impl FakeOst {
 impl OssEndpoint for FakeOst {
     fn call(&self, request: &OssRequest, _bulk: Bulk<'_>) -> StatusResult<OssReply> {
         if *request == OssRequest::Ping {
-            // It comes whenever the OST was not heard of for a while.
+            // This request is sent whenever the OST has not answered for a while.
             return self.fail.lock().map_or(Ok(OssReply::Done), Err);
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
@@ -119,7 +119,7 @@ impl OssEndpoint for FakeOst {
     }
 }
 
-/// Callbacks that are only noted.
+/// Callbacks that are only recorded.
 #[derive(Default)]
 pub(crate) struct Noted(pub Mutex<Vec<LeaseGrant>>);
 
@@ -134,7 +134,7 @@ pub(crate) fn export(number: u8, nid: Nid) -> (Arc<Export>, Arc<Noted>) {
     (Arc::new(Export::new(ClientUuid([number; 16]), nid, None, noted.clone())), noted)
 }
 
-/// A client in process `process` of this host.
+/// Builds a client in process `process` of this host.
 pub(crate) fn export_of(number: u8, process: nacre_types::ProcessIdentity) -> Arc<Export> {
     let callbacks = Arc::new(Noted::default());
     Arc::new(Export::new(ClientUuid([number; 16]), tcp_nid(), Some(process), callbacks))
@@ -144,12 +144,13 @@ pub(crate) fn tcp_nid() -> Nid {
     "127.0.0.1@tcp".parse().expect("a NID")
 }
 
-/// Credentials with everything known.
+/// Builds complete credentials.
 pub(crate) fn user(uid: u32, gid: u32, groups: &[u32]) -> Cred {
     Cred { uid, gid, full: Some(FullCred { groups: groups.to_vec(), caps: Caps::empty() }) }
 }
 
-/// User 1000 is in group 100, which is the first, and in 7; user 1001 in group 101 alone; others are not known.
+/// User database: user 1000 is in group 100, the primary one, and in 7; user 1001 in group 101 alone; others
+/// are unknown.
 fn find_user(uid: u32) -> std::io::Result<Option<nacre_types::User>> {
     let user = |gid, groups: &[u32]| Some(nacre_types::User { gid, groups: groups.to_vec() });
     Ok(match uid {
@@ -171,10 +172,10 @@ pub(crate) fn config() -> MdsConfig {
     }
 }
 
-/// Directory of the object store of an MDT that has one.
+/// Directory of an MDT's separate object store.
 const DATA_DIR: &str = "data";
 
-/// The object store of the MDT in `dir`. Nothing of it becomes durable on its own.
+/// Opens the object store of the MDT in `dir`. It syncs nothing on its own.
 fn data_store(dir: &std::path::Path, create: bool) -> BlockStore {
     let options = BlockStoreOptions {
         create,
@@ -185,7 +186,7 @@ fn data_store(dir: &std::path::Path, create: bool) -> BlockStore {
         ..BlockStoreOptions::default()
     };
     let mut opened = BlockStore::open(&dir.join(DATA_DIR), options.clone());
-    // Threads of the last run may still end.
+    // Threads of the last run may still be ending.
     let deadline = Instant::now() + Duration::from_secs(20);
     while matches!(opened, Err(ObjectError::InUse { .. })) && Instant::now() < deadline {
         nacre_env::thread::yield_now();
@@ -194,7 +195,7 @@ fn data_store(dir: &std::path::Path, create: bool) -> BlockStore {
     opened.expect("opens")
 }
 
-/// The service for data of such an MDT, as far as the MDT itself asks it.
+/// The service for data of such an MDT, as far as the MDT itself uses it.
 struct DataOf {
     store: std::sync::Weak<dyn ObjectStore>,
 }
@@ -239,7 +240,7 @@ impl Fixture {
         Fixture::start(dir, (0..count).map(|_| FakeOst::new()).collect(), export(1, Nid::Lo).0)
     }
 
-    /// One that keeps data of files in an object store of its own.
+    /// Builds a fixture with a separate object store for data of files.
     pub fn with_data_apart() -> Fixture {
         let dir = tempfile::tempdir().expect("a directory");
         data_store(dir.path(), true).close().expect("made");
@@ -275,7 +276,7 @@ impl Fixture {
         fixture
     }
 
-    /// Stops in order and starts again with the same client.
+    /// Stops cleanly and starts again with the same client.
     pub fn restart(self) -> Fixture {
         self.mds.stop().expect("stops");
         let Fixture { dir, osts, export, mds, .. } = self;
@@ -283,12 +284,12 @@ impl Fixture {
         Fixture::start(dir, osts, export)
     }
 
-    /// Ends without the order of a stop; what was committed stays.
+    /// Ends without a clean stop; commits survive.
     pub fn crash(self) -> Fixture {
         self.crash_and(|_| ())
     }
 
-    /// As [`Fixture::crash`], with something done to the directory before the next start.
+    /// Crashes as [`Fixture::crash`], with `then` applied to the directory before the next start.
     pub fn crash_and(self, then: impl FnOnce(&std::path::Path)) -> Fixture {
         let Fixture { dir, osts, export, mds, .. } = self;
         drop(mds);
@@ -394,7 +395,7 @@ impl Fixture {
         self.run(&MdsRequest::Close { fid, handle, update: Default::default(), written: Vec::new() })
     }
 
-    /// All names of a directory, read in pages of `max_bytes`.
+    /// Returns all names of a directory, read in pages of `max_bytes`.
     pub fn names(&self, fid: Fid, max_bytes: u32) -> Vec<String> {
         let (mut names, mut cookie) = (Vec::new(), 0);
         loop {
@@ -417,7 +418,7 @@ impl Fixture {
         }
     }
 
-    /// The store must be in order. Consumes the server, since the check is offline.
+    /// Checks that the store is consistent. Consumes the server, since the check is offline.
     pub fn check(self) {
         self.mds.stop().expect("stops");
         let Fixture { dir, mds, .. } = self;
@@ -445,7 +446,7 @@ pub(crate) fn removed(reply: MdsReply) -> StatusResult<Option<Attr>> {
     }
 }
 
-/// Waits until `done` holds; fails after a while.
+/// Waits until `done` returns true; fails after a while.
 pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !done() {

@@ -39,8 +39,8 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// How often an operation restarts before it waits without keeping its inodes: the inodes of its names may
-/// change while it keeps nothing.
+/// How often an operation stops and restarts before it waits without stopping: the inodes of its names may
+/// change while it keeps nothing, so restarts alone need not end.
 pub(crate) const ATTEMPTS: usize = 8;
 /// Largest number of locks of an operation on this MDT: two names, and their inodes.
 const WANTS_MAX: usize = 4;

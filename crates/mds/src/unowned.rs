@@ -35,8 +35,8 @@ pub(crate) fn destroy_unowned(store: &MetaStore, data: &dyn ObjectStore) -> Resu
         return Ok(0);
     }
     let unowned: Vec<Fid> = unowned.into_iter().collect();
-    // Not through the log of objects to destroy: a lost file may be created again, or another object may get
-    // the same FID.
+    // Not through the log of objects to destroy: a resent request may create a lost file again, or the FID
+    // may be used again.
     for some in unowned.chunks(AT_ONCE) {
         data.destroy(some)?;
     }

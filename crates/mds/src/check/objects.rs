@@ -99,8 +99,7 @@ impl ObjectReferences {
         self.marks.extend(other.marks);
     }
 
-    /// Returns true if an object belongs to a file, belongs to a file that is to arrive, or waits to be
-    /// destroyed.
+    /// Returns true if an object belongs to a file, to a file that is to arrive, or waits to be destroyed.
     pub fn knows(&self, name: &ObjectName) -> bool {
         self.used.contains_key(name) || self.destroying.contains(name) || self.awaited.contains(name)
     }

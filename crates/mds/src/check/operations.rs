@@ -94,7 +94,8 @@ pub fn abandoned(stores: &[(&MetaStore, u16)], all: Option<&[u16]>) -> Result<Ve
     let are_all_here = all.is_some_and(|all| all.iter().all(|index| here.contains(index)));
     let is_abandoned = |(index, op): &(u16, OpId)| match here.contains(&op.mdt) {
         _ if op.mdt == *index || op.mdt >= MDT_COUNT_MAX => true,
-        // The participant has prepared the transaction, and reports that to its coordinator.
+        // A participant that has committed the transaction reports it to the coordinator, so all MDTs must be
+        // here.
         true => are_all_here && !is_damaged && !committed.contains(op),
         false => all.is_some_and(|all| !all.contains(&op.mdt)),
     };

@@ -145,7 +145,7 @@ fn data_that_belongs_to_no_file_is_found_and_removed() {
     );
 }
 
-/// The directory of an MDT that was stopped, whose store `change` has changed.
+/// Returns the directory of a stopped MDT to whose store `change` was applied.
 fn stopped(change: impl FnOnce(&mut Batch)) -> tempfile::TempDir {
     let f = Fixture::new();
     f.mds.stop().expect("stops");
@@ -162,7 +162,7 @@ fn stopped(change: impl FnOnce(&mut Batch)) -> tempfile::TempDir {
 #[test]
 fn what_nobody_will_decide_is_told_and_removed_and_nothing_else() {
     let op = |mdt| OpId { mdt, boot: 3, number: 4 };
-    // The record of what is locked matters to nobody here.
+    // The record of the locked inodes has no effect here.
     let first = stopped(|b| {
         for mdt in [1, 2] {
             b.put(PREPARED, op_key(&op(mdt)).as_slice(), b"");

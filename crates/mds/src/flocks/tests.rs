@@ -17,7 +17,7 @@ fn whole(owner: u64, mode: LockMode) -> ProcessLock {
     ProcessLock { lock: FileLock { family: LockFamily::File, ..lock }, process: 0 }
 }
 
-/// Sets a lock as a call that began just now.
+/// Sets a lock for a call that begins at this moment.
 fn set(locks: &FileLocks, fid: &Fid, client: ClientUuid, lock: &ProcessLock, wait: bool) -> StatusResult<()> {
     locks.set(fid, client, lock, wait, 0)
 }
@@ -26,7 +26,7 @@ fn conflict(locks: &FileLocks, fid: &Fid, client: ClientUuid, lock: &ProcessLock
     locks.conflict(fid, client, &lock.lock).expect("nobody is awaited")
 }
 
-/// Sets a lock in a thread, and returns when that waits.
+/// Sets a lock in a thread, and returns when the thread waits.
 fn begin_wait(
     locks: &Arc<FileLocks>,
     fid: Fid,
@@ -156,7 +156,7 @@ fn ten_thousand_locks_of_a_client_are_set_found_and_released_soon() {
     let b = begin_wait(&locks, FILE, B, range(1, LockMode::Write, 0, u64::MAX));
     locks.release_client(&A);
     assert_eq!(join(b), Ok(()));
-    // It takes 10 ms; what grows with the square of the number takes far longer.
+    // It takes 10 ms; quadratic growth would take far longer.
     assert!(began.elapsed() < Duration::from_secs(5));
 }
 

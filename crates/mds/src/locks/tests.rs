@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicI64;
 
 const DIR: Fid = Fid::new(1, 1, 0);
 const CHILD: Fid = Fid::new(1, 2, 0);
-/// Long enough for a thread that could go on to do so.
+/// Long enough for a thread that can continue to do so.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 fn name(name: &str) -> Want<'_> {
@@ -20,7 +20,7 @@ fn has_kept(table: &LockTable) -> bool {
     table.over_several.load(Ordering::SeqCst) > 0 || !(0..LOCKS).all(is_empty)
 }
 
-/// Waits until so many have taken a turn.
+/// Waits until this many tickets were taken.
 fn await_turns(table: &LockTable, turns: u64) {
     let deadline = nacre_env::clock::Instant::now() + DEADLINE;
     while table.next.load(Ordering::SeqCst) <= turns {
@@ -147,10 +147,11 @@ fn who_keeps_something_locks_it_and_asks_for_nothing_more_that_others_keep() {
 const DIRS: usize = 3;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// A directory by its number, as a whole or one name in it.
+/// A directory by its number: as a whole, or one name in it.
 type Thing = (usize, Option<usize>);
 
-/// Who has what now: of each directory those who have it as a whole, and those who have each name.
+/// Owners at this moment: of each directory the threads that have it as a whole, and those that have each
+/// name.
 #[derive(Default)]
 struct Owners {
     whole: [AtomicI64; DIRS],
@@ -165,7 +166,7 @@ impl Owners {
         }
     }
 
-    /// Nobody has what excludes one of these.
+    /// Checks that no other owner has anything that excludes one of these.
     fn check(&self, things: &[Thing]) {
         for &(dir, name) in things {
             let all = |name: &AtomicI64| name.load(Ordering::SeqCst);
@@ -190,8 +191,8 @@ fn want((dir, name): Thing) -> Want<'static> {
     name.map_or(Want::Whole(fid), |name| Want::Name(fid, NAMES[name].as_bytes()))
 }
 
-/// Threads lock and keep names of three directories and these themselves, several at once; each says what it has, and sees nobody
-/// else have what excludes that.
+/// Threads lock and keep names of three directories and the directories themselves, several at once; each
+/// records what it has, and finds no other with anything that excludes it.
 #[test]
 fn nobody_ever_has_what_excludes_what_another_one_has_and_all_finish() {
     let (table, owners) = (Arc::new(LockTable::new()), Owners::default());

@@ -1,4 +1,4 @@
-//! Begin of a change: the new shards of a directory, on request or because it has grown.
+//! Beginning of a change: the new shards of a directory, on request or because it has grown.
 
 use super::Moves;
 use crate::new_shards::{handed_to_shards, new_shard};
@@ -207,7 +207,7 @@ impl Moves {
         })
     }
 
-    /// Locks what a change needs, and returns its updates at the begin.
+    /// Locks what a change needs, and returns the updates that begin it.
     fn begin_of(
         &self,
         fid: &Fid,

@@ -5,10 +5,10 @@ use super::choose::Candidate;
 use fastrand::Rng;
 use std::collections::BTreeMap;
 
-/// Allocations after which a rotation restarts at a random place: this number, divided by the number of OSTs
-/// ...
+/// Allocations after which a rotation restarts at a random place: this number, rounded down to a multiple of
+/// the OSTs ...
 const RESEED_MIN: usize = 2000;
-/// ... plus this number for each of them.
+/// ... plus this number for each OST.
 const RESEED_PER_OST: usize = 30;
 /// Time without a choice in which half of an OST's penalty decays, in milliseconds (`qos_maxage` of 5 s, and
 /// an eighth of the idle time).

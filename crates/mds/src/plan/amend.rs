@@ -127,8 +127,8 @@ pub(crate) fn set_attr<'a>(
     Ok(Some(amendment))
 }
 
-/// Returns true for the announcement of a write, which changes nothing: the client reports with the write
-/// what that removes.
+/// Returns true for the announcement of a write, which changes nothing: the client reports the privileges
+/// that the write removes together with it.
 fn is_of_a_write(cred: &Cred, amended: &Amended<'_>, set: &SetAttr) -> StatusResult<bool> {
     let record = amended.record;
     if !may_be_of_a_write(set) || !has_privileges(&record.attr) {

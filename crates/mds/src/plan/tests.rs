@@ -14,10 +14,10 @@ use world::{Shape, World};
 
 /// Operations of a run; `NACRE_PLAN_OPERATIONS` sets another number.
 const OPERATIONS: usize = 20_000;
-/// After so many operations everything is begun anew, with another seed.
+/// Number of operations after which a run restarts from an empty tree, with another seed.
 const LIFE: usize = 2_000;
 
-/// A number of an inode, the same in all worlds and in the model; the root is 0.
+/// Number of an inode, the same in all worlds and in the model; the root is 0.
 pub(super) type Id = usize;
 
 /// One operation, by a caller.
@@ -37,14 +37,14 @@ pub(super) enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rights {
     pub owner: u32,
-    /// A user, his rights and the mask.
+    /// A user, the user's rights and the mask.
     pub user: Option<(u32, u32, u32)>,
     pub group: u32,
     pub other: u32,
 }
 
 impl Rights {
-    /// In the kernel's form.
+    /// Encodes the ACL in the kernel's form.
     pub fn to_xattr(self) -> Vec<u8> {
         let entry = |tag, perm: u32, id| AclEntry { tag, perm: perm as u8, id };
         let mut entries = vec![entry(AclTag::UserObj, self.owner, 0)];
@@ -56,16 +56,16 @@ impl Rights {
     }
 }
 
-/// What can be seen of an inode.
+/// Visible state of an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     pub kind: FileKind,
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// Names; of a directory: 2 and its subdirectories, where they are in one place.
+    /// Number of names; of a directory: 2 plus its subdirectories, where they are in one place.
     pub nlink: u32,
-    /// In bytes; of what is no regular file, 0.
+    /// Size in bytes; 0 for inodes that are not regular files.
     pub size: u64,
     pub atime: i64,
     pub mtime: i64,
@@ -73,7 +73,8 @@ pub(super) struct Seen {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// Users that work: root, two who share a group, and one without capabilities who is root by number only.
+/// Credentials of the operations: root, two users of the same group, and a user without capabilities that is
+/// root by number only.
 pub(super) fn users() -> [Cred; 4] {
     let user = |uid, gid, groups: &[u32], caps| Cred {
         uid,
@@ -92,7 +93,7 @@ fn step(random: &mut fastrand::Rng, posix: &Posix) -> Step {
     use nacre_wire::mds::RenameFlags;
     let directories = posix.directories();
     let name = |random: &mut fastrand::Rng| vec![b'a' + random.u8(0..6)];
-    // Mostly directories that are there, sometimes anything.
+    // Mostly directories that exist, sometimes any inode.
     let id = |random: &mut fastrand::Rng| match random.u8(0..10) {
         0 => random.usize(0..posix.len()),
         _ => directories[random.usize(0..directories.len())],

@@ -1,4 +1,4 @@
-//! What clients get to use objects with.
+//! Capabilities that clients get to use objects.
 
 use super::*;
 use nacre_keys::{CapabilityKeys, Verified};
@@ -21,22 +21,22 @@ fn of_identity(identity: Option<Identity>) -> (Fixture, Arc<CapabilityKeys>) {
     (f, keys)
 }
 
-/// One that acts for any user, root too.
+/// A client that acts for any user, including root.
 fn client() -> Identity {
     Identity::new("nacre", HOLDER, Roles::CLIENT | Roles::ADMIN, "test")
 }
 
-/// What comes with an answer.
+/// Returns the capabilities in an answer.
 fn given(f: &Fixture, cred: &Cred, request: &MdsRequest<'_>) -> Option<FileCapabilities> {
     f.answer(cred, request).expect("answered").capabilities.map(|given| *given)
 }
 
-/// Rights that an answer gives.
+/// Returns the rights in an answer's capabilities.
 fn rights(f: &Fixture, request: &MdsRequest<'_>) -> Option<Rights> {
     given(f, &f.cred, request).map(|given| given.rights)
 }
 
-/// A file with objects that nobody has open.
+/// Creates a file with objects that no client has open.
 fn file(f: &Fixture) -> Fid {
     let fid = f.file(Fid::ROOT, "f").expect("made").fid;
     f.intent(fid).expect("objects");
@@ -72,13 +72,13 @@ fn a_capability_gives_what_the_opens_of_its_client_do_for_as_long_as_they_last()
     assert_eq!(granted, Some(ATTRIBUTES | Rights::READ));
     let (writer, granted) = open(OpenFlags::WRITE);
     assert_eq!(granted, Some(Rights::all()));
-    // What was checked at the open stays, whatever becomes of the permissions.
+    // The rights from the open stay, regardless of later changes of the permissions.
     let set = SetAttr { valid: SetAttrValid::MODE, mode: 0, ..SetAttr::default() };
     f.run(&MdsRequest::SetAttr { fid, set }).expect("changed");
     all_give(Rights::all());
     f.close(fid, reader).expect("closed");
     all_give(ATTRIBUTES | Rights::WRITE);
-    // The opens of somebody else are nothing to this client.
+    // Opens of another client give this client no rights.
     f.mds.leaves.opens.add(fid, ClientUuid([2; 16]), f.handle(), OpenFlags::READ, false);
     all_give(ATTRIBUTES | Rights::WRITE);
     f.close(fid, writer).expect("closed");

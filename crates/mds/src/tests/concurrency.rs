@@ -2,8 +2,8 @@ use super::*;
 use fastrand::Rng;
 use nacre_wire::mds::RenameFlags;
 
-/// Statuses that a race may end with; anything else is a bug. A directory that was removed may be a shard that was given up, as far as an MDT
-/// knows: `WRONG_SHARD`, upon which clients look at the directory again.
+/// Returns true for statuses that a race may end with; anything else is a bug. To an MDT, a removed directory
+/// may be a removed shard: `WRONG_SHARD`, upon which clients read the directory again.
 fn expected(result: StatusResult<MdsReply>) -> bool {
     let Err(status) = result else { return true };
     [

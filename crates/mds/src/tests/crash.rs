@@ -5,12 +5,12 @@ use fastrand::Rng;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-/// Says where the child works; without it the child's test does nothing.
+/// Directory in which the child works; without it the child's test does nothing.
 const DIR_VARIABLE: &str = "NACRE_MDS_CRASH_TEST_DIR";
-/// Longest run of the child in acknowledged operations, so that it ends even if nobody kills it.
+/// Longest run of the child in acknowledged operations, so that it ends even if it is not killed.
 const STEPS_MAX: usize = 200_000;
 
-/// The part of the child: works and says what is done, until it is killed.
+/// The child: works and reports its progress, until it is killed.
 #[test]
 fn crash_test_child() {
     let Some(dir) = std::env::var_os(DIR_VARIABLE) else { return };

@@ -1,4 +1,4 @@
-//! Data of files on the MDT: when a file gets its place there, and when the data goes.
+//! Data of files on the MDT: when a file is placed there, and when the data is removed.
 
 use super::Fixture;
 use crate::tests::attr_of;
@@ -12,7 +12,7 @@ use nacre_wire::mds::{ClosingData, DataUpdate, MdsAnswer, MdsReply, MdsRequest, 
 
 const MIB: u64 = 1 << 20;
 
-/// A MiB on the MDT, the rest on an OST.
+/// Specification: a MiB on the MDT, the rest on an OST.
 fn wish() -> Wish {
     let part = |start, end, spec| ComponentSpec {
         extent: Extent { start, end },
@@ -22,14 +22,14 @@ fn wish() -> Wish {
     Wish::Composite(vec![part(0, MIB, LayoutSpec::ON_MDT), part(MIB, Extent::EOF, LayoutSpec::default())])
 }
 
-/// A directory whose files begin on the MDT.
+/// Creates a directory whose files begin on the MDT.
 pub(super) fn directory(f: &Fixture) -> Fid {
     let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
     f.run(&MdsRequest::SetLayout { fid: dir, wish: wish() }).expect("set");
     dir
 }
 
-/// Makes a file and opens it.
+/// Creates a file and opens it.
 pub(super) fn create(
     f: &Fixture,
     dir: Fid,
@@ -61,7 +61,7 @@ fn a_file_made_to_be_written_has_its_place_at_once_and_others_with_their_first_w
     let layout = layout.expect("opened");
     assert_eq!(layout.object_on_mdt().map(|object| object.object), Some(attr.fid));
     assert!(layout.is_instantiated(0, MIB) && !layout.is_instantiated(0, MIB + 1));
-    // The creator is told what it is; who asks while it may write is sent to the data.
+    // The creator gets the exact size; other clients are sent to the data while it may write.
     assert_eq!(attr.size_source, SizeSource::Exact);
     assert_eq!(f.stat(attr.fid).expect("there").size_source, SizeSource::Objects);
     f.close(attr.fid, handle).expect("closed");
@@ -117,13 +117,13 @@ fn a_file_without_data_can_be_striped_anew_and_one_with_data_cannot() {
     f.check();
 }
 
-/// What a client says of a file that it has written.
+/// Builds a client's update after a write.
 pub(super) fn wrote(size: u64, seconds: i64) -> DataUpdate {
     let mtime = Some(Timestamp::new(seconds, 0));
     DataUpdate { size_blocks: Some((size, 0)), mtime, atime: None, order: 1 }
 }
 
-/// A close with these bytes at `offset`.
+/// Builds a close with these bytes at `offset`.
 pub(super) fn closing<'a>(
     attr: &Attr,
     handle: OpenHandle,
@@ -206,7 +206,7 @@ fn data_of_a_removed_file_goes_with_its_last_close() {
     f.check();
 }
 
-/// The creation of an empty file is all that is stored of it; what is in its object says how large it is, also after a crash.
+/// Only the creation of an empty file is stored; its object determines its size, also after a crash.
 #[test]
 fn the_size_of_a_file_here_is_that_of_its_object_unless_somebody_writes() {
     let f = Fixture::with_osts(1);
@@ -250,7 +250,7 @@ fn an_open_that_writes_nothing_leaves_the_times_alone() {
     assert_eq!(f.stat(attr.fid).expect("there").mtime, old);
 }
 
-/// A close whose answer was lost is sent again to the next run of the server, which knows that it ran.
+/// A close whose answer was lost is resent to the next run of the server, which recognises it.
 #[test]
 fn a_close_with_data_that_is_sent_again_after_a_restart_ran_once() {
     let f = Fixture::with_osts(1);
@@ -263,7 +263,7 @@ fn a_close_with_data_that_is_sent_again_after_a_restart_ran_once() {
     let known = f.mds.find_stored_answer(&slot).expect("known");
     assert_eq!(attr_of(known.reply).expect("attributes").size, 5);
     assert_eq!(content(&f, attr.fid), b"bytes");
-    // One that is sent again after it was forgotten finds no handle, and does nothing.
+    // A resend after the reply was dropped finds no handle, and does nothing.
     f.mds.data_store().write(attr.fid, 0, b"newer").expect("written");
     let close = closing(&attr, handle, wrote(5, 5), 0, b"bytes");
     assert_eq!(f.run(&close).err(), Some(Status::EBADF));
@@ -271,7 +271,8 @@ fn a_close_with_data_that_is_sent_again_after_a_restart_ran_once() {
     f.check();
 }
 
-/// What a client has sent may come when the file is gone: it was sent again after a restart, or the file was only cut and never opened.
+/// A client's write may arrive after the file was removed: it was resent after a restart, or the file was
+/// only truncated and never opened.
 #[test]
 fn what_comes_late_for_a_file_that_is_gone_makes_no_data() {
     let f = Fixture::with_osts(1);

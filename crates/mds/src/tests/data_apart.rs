@@ -1,4 +1,4 @@
-//! An MDT that keeps data of files in an object store of its own.
+//! An MDT that stores data of files in a separate object store.
 
 use super::data::{closing, content, create, directory, wrote};
 use super::{DATA_DIR, Fixture, Noted, attr_of, check_dir, config, data_store, eventually};
@@ -19,7 +19,7 @@ fn is_there(f: &Fixture, object: Fid) -> bool {
     f.mds.data_store().attr(object).expect("readable").mtime.is_some()
 }
 
-/// Ends the server, and says which objects its store for data has.
+/// Stops the server, and returns the objects in its store for data.
 fn objects_after(f: Fixture) -> Vec<Fid> {
     f.mds.stop().expect("stops");
     let Fixture { dir, mds, .. } = f;
@@ -50,14 +50,15 @@ fn data_that_comes_with_a_close_is_in_the_store_of_its_own() {
     assert_eq!(objects_after(f.restart()), [attr.fid]);
 }
 
-/// The first data of a file whose layout is not decided: the layout is stored before the data, so that no crash leaves data that no file names.
+/// The first data of a file whose layout is undecided: the layout is stored before the data, so that no crash
+/// leaves data that no file names.
 #[test]
 fn a_file_names_its_object_before_that_has_the_first_data() {
     let f = Fixture::with_data_apart();
     f.run(&MdsRequest::SetLayout { fid: Fid::ROOT, wish: crate::first_layout() }).expect("set");
     let (attr, handle, _) = create(&f, Fid::ROOT, "f", OpenFlags::WRITE);
     assert!(!f.stat(attr.fid).expect("there").flags.contains(AttrFlags::HAS_OBJECTS), "not decided");
-    // It fails where the object would have got the data.
+    // The close fails at the point where the object would get the data.
     f.mds.data_store().close().expect("closed");
     let failed = f.run(&closing(&attr, handle, wrote(5, 5), 0, b"bytes")).err();
     assert!(failed.is_some());
@@ -65,7 +66,7 @@ fn a_file_names_its_object_before_that_has_the_first_data() {
     let f = f.crash();
     let stat = f.stat(attr.fid).expect("there");
     assert_eq!((stat.size, stat.size_source), (0, SizeSource::Exact));
-    // The same close comes again, to a handle that the client has opened again.
+    // The same close is sent again, for a handle that the client has reopened.
     let handle = f.open(attr.fid, OpenFlags::WRITE).expect("opened");
     f.run(&closing(&attr, handle, wrote(5, 5), 0, b"bytes")).expect("closed");
     assert_eq!(content(&f, attr.fid), b"bytes");
@@ -85,11 +86,11 @@ fn data_of_a_removed_file_goes_also_if_the_server_dies_in_between() {
     let (kept, gone) = (make("kept"), make("gone"));
     let free = f.mds.data_store().space().expect("known").free;
     f.unlink(dir, "gone").expect("removed");
-    // All that waits is done by who wants everything durable.
+    // A sync of everything does all deferred work.
     f.run(&MdsRequest::Commit { upto: TransNo(u64::MAX) }).expect("durable");
     assert!(!is_there(&f, gone));
     assert_eq!(f.mds.data_store().space().expect("known").free, free + 102_400);
-    // Nothing but the log knows of this one when the server dies.
+    // Only the log has this object when the server dies.
     f.mds.osts.stop();
     f.unlink(dir, "kept").expect("removed");
     assert!(is_there(&f, kept), "the thread that destroys has ended");
@@ -98,7 +99,7 @@ fn data_of_a_removed_file_goes_also_if_the_server_dies_in_between() {
     assert_eq!(objects_after(f), []);
 }
 
-/// After a power cut the store for data may know of files that the metadata has lost.
+/// After a power loss the store for data may have objects of files that the metadata has lost.
 #[test]
 fn data_of_files_that_were_lost_goes_when_the_server_starts_and_no_other() {
     let f = Fixture::with_data_apart();
@@ -110,7 +111,7 @@ fn data_of_files_that_were_lost_goes_when_the_server_starts_and_no_other() {
         attr.fid
     };
     let (mine, open) = (make("mine"), make("open"));
-    // A file without a name that is open has its data until nobody has it.
+    // An open file without a name keeps its data until no client has it open.
     f.open(open, OpenFlags::READ).expect("opened");
     f.unlink(dir, "open").expect("removed");
     let store = f.mds.data_store();
@@ -125,7 +126,7 @@ fn data_of_files_that_were_lost_goes_when_the_server_starts_and_no_other() {
     });
     assert!(!is_there(&f, lost) && !is_there(&f, version), "before anybody is served");
     assert_eq!(content(&f, mine), b"mine");
-    // A stop in order loses nothing, so nothing is looked for.
+    // A clean stop loses nothing, so there is no search for orphans.
     let stray = Fid { ver: 4, ..mine };
     f.mds.data_store().write(stray, 0, b"stray").expect("written, as there is the file");
     let f = f.restart();
@@ -133,7 +134,7 @@ fn data_of_files_that_were_lost_goes_when_the_server_starts_and_no_other() {
     assert!(is_there(&f, stray));
 }
 
-/// Copies a directory as a power cut would leave it that happened now: nothing of it changes meanwhile.
+/// Copies a directory in the state after a power loss at this moment: nothing in it changes meanwhile.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("made");
     for entry in std::fs::read_dir(from).expect("listed") {
@@ -146,7 +147,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Makes a file before and one after the moment from which one of the two stores comes back, and starts again with that.
+/// Creates one file before and one after a copy of one of the two stores, and starts again with that copy.
 fn after_a_power_cut_that_lost(part: &str) -> (Fixture, [Fid; 2]) {
     let f = Fixture::with_data_apart();
     let dir = directory(&f);
@@ -180,7 +181,8 @@ fn a_power_cut_that_loses_metadata_leaves_no_data_behind() {
     assert_eq!(objects_after(f), [first]);
 }
 
-/// Nothing was synced for whoever wrote the second file: its name may be there without its data, which reads as zeros or ends early.
+/// The second file was not synced: its name may exist without its data, which then reads as zeros or ends
+/// early.
 #[test]
 fn a_power_cut_that_loses_data_leaves_files_whole() {
     let (f, [first, second]) = after_a_power_cut_that_lost(DATA_DIR);
@@ -196,7 +198,7 @@ fn a_power_cut_that_loses_data_leaves_files_whole() {
 #[test]
 fn bytes_of_statfs_are_those_of_the_store_and_a_full_one_still_takes_names() {
     let f = Fixture::with_data_apart();
-    // New files go on having their first data here, whenever the MDT looks at its space.
+    // New files still have their first data here, whenever the MDT measures its free space.
     f.mds.set_dom_threshold(0);
     let dir = directory(&f);
     let statfs = || match f.run(&MdsRequest::Statfs).expect("told") {
@@ -208,7 +210,7 @@ fn bytes_of_statfs_are_those_of_the_store_and_a_full_one_still_takes_names() {
     let (attr, large, _) = create(&f, dir, "large", OpenFlags::WRITE);
     let store = f.mds.data_store();
     let mut at = 0;
-    // Also what writers were promised.
+    // Space promised by grants is refused, too.
     while store.write_promised(attr.fid, at, &[1; 4096]).is_ok() {
         at += 4096;
     }
@@ -225,7 +227,7 @@ fn bytes_of_statfs_are_those_of_the_store_and_a_full_one_still_takes_names() {
     eventually("the space comes back", || store.write(full.fid, 0, &[2; 5000]).is_ok());
 }
 
-/// What a client has sent may come when the file is gone.
+/// A client's write may arrive after the file was removed.
 #[test]
 fn what_comes_late_for_a_file_that_is_gone_makes_no_data() {
     let f = Fixture::with_data_apart();
@@ -284,7 +286,7 @@ fn the_store_is_neither_left_out_nor_put_beside_another_mdt() {
     assert!(dir.path().join(DATA_DIR).exists());
 }
 
-/// After a power cut nobody but its own file could make an object anew.
+/// After a power loss only the object's own file could create it again.
 #[test]
 fn objects_are_durable_before_they_change_their_files() {
     let f = Fixture::with_data_apart();
@@ -303,7 +305,8 @@ fn objects_are_durable_before_they_change_their_files() {
     assert!(syncs() > before);
 }
 
-/// The same file is brought again as soon as the first try was called off: its data must not go with that of the first.
+/// The same file is moved again right after the first attempt was aborted: its data must not be removed with
+/// that of the first.
 #[test]
 fn data_that_was_brought_for_nothing_goes_at_once() {
     let f = Fixture::with_data_apart();

@@ -1,4 +1,4 @@
-//! A check of an MDT that was killed while a file came to it from another one.
+//! Offline check of an MDT that was killed while a file was moving to it from another MDT.
 
 use super::data::{closing, content, create, directory, wrote};
 use super::{Fixture, config};
@@ -17,7 +17,7 @@ use std::path::Path;
 
 const OP: OpId = OpId { mdt: 1, boot: 1, number: 1 };
 
-/// What MDT 1 asks.
+/// Sends a request of MDT 1.
 fn ask(f: &Fixture, request: PeerRequest) {
     let way = LoMds::connect_server(f.mds.clone(), ClientUuid([101; 16])).expect("connected");
     way.call(&Cred::system(), &MdsRequest::Peer(request)).expect("done");
@@ -27,7 +27,7 @@ fn operation(parts: Vec<Part>) -> Operation {
     Operation { id: OP, stamp: 1, client: ClientUuid([9; 16]), now: Timestamp::default(), parts }
 }
 
-/// A file with data on the MDT and an object on an OST.
+/// Creates a file with data on the MDT and an object on an OST.
 fn file(f: &Fixture) -> InodeRecord {
     let dir = directory(f);
     let (attr, handle, _) = create(f, dir, "f", OpenFlags::WRITE);
@@ -42,7 +42,7 @@ fn file(f: &Fixture) -> InodeRecord {
     record.expect("readable").expect("a record")
 }
 
-/// The same file as it is to be with another FID.
+/// Builds the record of the same file with its new FID.
 fn as_it_comes(record: &InodeRecord, to: Fid) -> InodeRecord {
     let mut layout = user::decode_layout(&record.body).expect("a layout");
     layout.components[0].objects[0] = StripeObject::on_mdt(to);
@@ -60,7 +60,7 @@ fn name_of(object: Fid) -> (u16, Fid) {
     (StripeObject::on_mdt(object).ost_index, object)
 }
 
-/// MDT 1 has sent the data of a file, and has not heard that it is here.
+/// MDT 1 has sent the data of a file, and has not received the acknowledgement.
 fn with_data_of_a_file_to_come(f: &Fixture) -> (InodeRecord, Fid) {
     let (record, to) = (file(f), f.fid());
     ask(f, PeerRequest::Prepare { op: OP, fids: vec![to], names: Vec::new() });
@@ -85,7 +85,7 @@ fn data_stays_until_its_file_comes(f: Fixture) {
     let updates = vec![comes, Update::PutName { at, fid: to, kind: FileKind::Regular }, directory];
     ask(&f, PeerRequest::Apply { operation: operation(vec![Part { mdt: 0, updates }]) });
     assert_eq!((f.stat(to).expect("there").size, content(&f, to)), (4, b"came".to_vec()));
-    // From now on the file itself says so.
+    // From here on the file itself names it.
     f.crash_and(|dir| {
         let (report, known) = repair(dir);
         assert!(report.problems.is_empty(), "{:#?}", report.problems);
@@ -103,7 +103,7 @@ fn repair_leaves_data_apart_alone_whose_file_is_to_come() {
     data_stays_until_its_file_comes(Fixture::with_data_apart());
 }
 
-/// Changes a record that says what data may belong to.
+/// Damages a record that determines what data may belong to.
 fn overwrite(dir: &Path, table: nacre_store::Table, key: &[u8]) {
     let store = MetaStore::open(&store_path(dir), config().store).expect("opens");
     let mut batch = Batch::new();
@@ -141,7 +141,8 @@ fn repair_destroys_no_data_while_it_cannot_read_a_file() {
     }
 }
 
-/// MDT 1 has committed that a file moves there, and the inode is gone here. Its objects on OSTs are those of the file that is to come.
+/// MDT 1 has committed that a file moves there, and the inode is removed here. Its objects on OSTs are those
+/// of the file to arrive.
 #[test]
 fn objects_of_a_file_that_is_on_its_way_are_known() {
     let f = Fixture::new();

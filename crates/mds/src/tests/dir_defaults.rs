@@ -1,4 +1,4 @@
-//! What directories get from the default of their parent.
+//! Defaults that directories inherit from their parent.
 
 use super::*;
 use nacre_layout::{DirDefault, Inherit, InheritInTurn};
@@ -93,7 +93,7 @@ fn only_who_may_choose_mdts_sets_a_default_or_chooses_one() {
     assert!(choose(&owner, "b").is_ok());
     assert_eq!(f.set_default(&user(8, 80, &[]), dir, &value), Err(Status::EPERM));
     f.mds.placement.set_remote_dir_gid(-1);
-    // Who may choose for what is his may not for others' directories.
+    // A user may choose for own directories but not for those of others.
     assert_eq!(f.set_default(&user(8, 80, &[]), dir, &[]), Err(Status::EPERM));
     assert!(f.has_default(dir));
     assert_eq!(f.set_default(&owner, dir, &[]), Ok(()));

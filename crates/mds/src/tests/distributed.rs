@@ -1,7 +1,8 @@
-//! Several MDTs: operations over more than one, from a seed, with lost messages and servers that are killed at any message.
+//! Distributed transactions on several MDTs, driven by a seed, with lost messages and servers that are killed
+//! at any message.
 //!
-//! One thread runs everything, so a seed gives the same run each time. After each operation whose outcome is not known the whole
-//! namespace is read back: it must be that of before or that of after.
+//! One thread runs everything, so a seed gives the same run each time. After each operation with an unknown
+//! outcome the whole namespace is read back: it must be in the state before or in that after the operation.
 
 mod model;
 mod planted;
@@ -34,7 +35,7 @@ fn pick(dice: &mut Rng, count: usize) -> usize {
     dice.usize(..count)
 }
 
-/// What happens to a message.
+/// Fate of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Arrives,
@@ -55,19 +56,19 @@ const FATES: [Fate; 6] = [
     Fate::SenderDiesAfter,
 ];
 
-/// What lies between the MDTs.
+/// Network between the MDTs.
 struct Net {
     alive: Mutex<Vec<Option<Arc<Mds>>>>,
     dice: Mutex<Rng>,
-    /// One of so many messages has a fate; 0: none.
+    /// One of this many messages has a fate; 0: none.
     one_in: AtomicU64,
-    /// Something has happened to a message.
+    /// True if a message was lost or delayed, or a server was killed.
     disturbed: AtomicBool,
-    /// No MDT hears what another one has decided, but when it asks.
+    /// True if decisions are lost, so that participants learn them only when they ask.
     loses_decisions: AtomicBool,
     messages: AtomicU64,
-    /// Of these, those to which something might have happened. How many there are of the others depends on what stores have synced by
-    /// themselves.
+    /// Messages to which something might have happened. The number of the others depends on the stores' own
+    /// syncs.
     endangered: AtomicU64,
 }
 
@@ -84,7 +85,7 @@ impl Net {
         FATES[pick(&mut dice, FATES.len())]
     }
 
-    /// A server dies: nothing of it is committed any more, and nobody reaches it.
+    /// Kills a server: it commits nothing more, and is unreachable.
     fn kill(&self, index: u16) {
         if let Some(mds) = self.alive.lock()[usize::from(index)].take() {
             mds.leaves.store.close().expect("closes");
@@ -96,7 +97,7 @@ impl Net {
     }
 }
 
-/// The way from one MDT to another.
+/// Endpoint of one MDT at another.
 struct Way {
     net: Arc<Net>,
     from: u16,
@@ -108,7 +109,7 @@ impl MdsEndpoint for Way {
         let deliver = || {
             let mds = self.net.get(self.to).ok_or(Status::ETIMEDOUT)?;
             if matches!(request, MdsRequest::Peer(PeerRequest::Prepare { .. } | PeerRequest::Moved { .. })) {
-                // What its own thread would have found out while this waits for locks.
+                // In production its own thread finds this while this one waits for locks.
                 if mds.leaves.operations.has_prepared() {
                     nacre_env::thread::sleep(PATIENCE);
                 }
@@ -157,7 +158,7 @@ impl MdsEndpoint for Way {
     }
 }
 
-/// What a name leads to, as far as a program can see it.
+/// An entry of a directory, as far as a program can see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Entry {
     fid: Fid,
@@ -179,15 +180,15 @@ struct World {
     dirs: Vec<tempfile::TempDir>,
     sequences: Vec<u64>,
     next_oid: AtomicU32,
-    /// Of directories with shards, also of those that were never made.
+    /// Layouts of striped directories, including those that were never created.
     layouts: Mutex<BTreeMap<Fid, DirLayout>>,
-    /// What all servers do wrong.
+    /// Bug planted in all servers.
     bug: Option<Bug>,
-    /// Time costs nothing. `None` in a simulation that the test has begun.
+    /// Virtual clock. `None` in a simulation that the test has begun.
     _simulation: Option<sim::First>,
 }
 
-/// Nothing becomes durable by the clock: what is lost with the power follows from the seed alone.
+/// Stores sync nothing by the clock: the losses of a power loss depend on the seed alone.
 fn config_of(index: u16) -> MdsConfig {
     let store = MetaStoreOptions { commit_interval_ms: 0, ..MetaStoreOptions::small() };
     MdsConfig { index, store, ..config() }
@@ -258,14 +259,14 @@ impl World {
         self.net.alive.lock()[usize::from(index)] = Some(mds);
     }
 
-    /// Makes all MDTs that are alive know each other.
+    /// Connects all MDTs that are alive.
     fn meet(&self) {
         for index in 0..self.count() {
             if let Some(mds) = self.net.get(index) {
                 let others = (0..self.count()).filter(|other| *other != index);
                 let way =
                     |to| Arc::new(Way { net: self.net.clone(), from: index, to }) as Arc<dyn MdsEndpoint>;
-                // Without the thread: the test itself says when something is to be done.
+                // Without the thread: the test itself determines when work is done.
                 mds.leaves.operations.set_peers(others.map(|to| (to, way(to))).collect());
             }
         }
@@ -276,7 +277,7 @@ impl World {
         }
     }
 
-    /// Starts those that have died, and lets everything come to rest, without further trouble.
+    /// Starts the dead servers, and lets all transactions settle, without further faults.
     fn recover(&self) {
         self.net.one_in.store(0, Ordering::Relaxed);
         for index in 0..self.count() {
@@ -295,13 +296,14 @@ impl World {
         self.net.disturbed.store(false, Ordering::Relaxed);
     }
 
-    /// What a disk holds of an MDT, if its host loses power before anything more is synced.
+    /// Returns the disk state of an MDT, as it is after a power loss before any further sync.
     fn image(&self, index: u16) -> Image {
         let synced = self.net.get(index).expect("alive").leaves.store.last_committed();
         Image { index, synced, dir: copy_of(self.dirs[usize::from(index)].path()) }
     }
 
-    /// The host of an MDT loses power. Nothing happens if something was synced since the image was taken.
+    /// Simulates a power loss of an MDT's host. Does nothing if anything was synced since the image was
+    /// taken.
     fn lose_power(&mut self, image: Image) -> bool {
         let is_up_to_date = |mds: Arc<Mds>| mds.leaves.store.last_committed() == image.synced;
         let loses = self.net.get(image.index).is_some_and(is_up_to_date);
@@ -324,7 +326,7 @@ impl World {
         Fid::new(self.sequences[usize::from(mdt)], self.next_oid.fetch_add(1, Ordering::Relaxed), 0)
     }
 
-    /// FIDs for a directory on an MDT, and for its shards.
+    /// Chooses FIDs for a directory on an MDT, and for its shards.
     fn striped(&self, mdt: u16, mdts: &[u16], hash: DirHash) -> Fid {
         let fid = self.fid(mdt);
         let shards = mdts.iter().map(|mdt| self.fid(*mdt)).collect();
@@ -332,18 +334,18 @@ impl World {
         fid
     }
 
-    /// The list of a directory as it is stored; `None` if it is whole, or its server is down.
+    /// Returns the stored list of a directory; `None` if it is not striped, or its server is down.
     fn list_of(&self, fid: Fid) -> Option<DirLayout> {
         let mds = self.net.get(fid.mdt_index())?;
         mds.leaves.records.inode(&fid).ok().and_then(|record| shards_of(&record).expect("a list"))
     }
 
-    /// The shards of a directory, or itself.
+    /// Returns the shards of a directory, or itself.
     fn parts(&self, fid: Fid) -> Vec<Fid> {
         self.list_of(fid).map_or_else(|| vec![fid], |layout| layout.shards)
     }
 
-    /// Where a name of a directory may be stored, in the order in which clients ask.
+    /// Returns where a name of a directory may be stored, in the order in which clients ask.
     fn homes(&self, fid: Fid, name: &str) -> Vec<Fid> {
         let Some(list) = self.list_of(fid) else { return vec![fid] };
         let name = name.as_bytes();
@@ -351,7 +353,7 @@ impl World {
         places.map(|place| list.shards[place]).collect()
     }
 
-    /// Where a name of a directory is stored.
+    /// Returns where a name of a directory is stored.
     fn home(&self, fid: Fid, name: &str) -> Fid {
         let homes = self.homes(fid, name);
         let is_here = |home: &&Fid| {
@@ -361,7 +363,7 @@ impl World {
                 .inode(home)
                 .is_ok_and(|record| mds.leaves.records.check_home(&record, name.as_bytes()).is_ok())
         };
-        // A new shard may not know yet that a name has come to it.
+        // A new shard may not know yet that a name has moved to it.
         homes.iter().find(is_here).or(homes.last()).copied().expect("one at least")
     }
 
@@ -375,7 +377,7 @@ impl World {
         let mut outcome = Err(Status::WRONG_SHARD);
         for home in self.homes(fid, name) {
             outcome = ask(home);
-            // Who was asked may have died, with locks elsewhere that only his restart ends.
+            // The server may have died, with locks elsewhere that only its restart releases.
             let is_disturbed = self.net.disturbed.load(Ordering::Relaxed);
             if is_disturbed || !matches!(outcome, Err(Status::WRONG_SHARD)) {
                 break;
@@ -384,8 +386,8 @@ impl World {
         outcome
     }
 
-    /// Has one server after the other do a step of the changes there, until something happens to a message: then somebody may hold
-    /// locks of whom only his restart is going to decide.
+    /// Lets one server after the other do a step of the changes there, until a message has a fate: from then
+    /// on MDTs may have locks of a coordinator that decides only after its restart.
     fn move_once(&self) {
         for index in 0..self.count() {
             if self.net.disturbed.load(Ordering::Relaxed) {
@@ -397,7 +399,7 @@ impl World {
         }
     }
 
-    /// Lets names move until all are where they belong.
+    /// Moves names until all are in their places.
     fn settle(&self) {
         let is_changing = |mds: &Arc<Mds>| {
             let mut any = false;
@@ -426,7 +428,7 @@ impl World {
         let (name_text, name) = (name, name.as_bytes());
         let (open, exclusive) = (None, true);
         self.at_home(parent, name_text, |parent| {
-            // A client would choose another FID for a file that is made there.
+            // A client would choose another FID for a file created there.
             if !is_dir && fid.mdt_index() != parent.mdt_index() {
                 return Err(Status::WRONG_SHARD);
             }
@@ -435,7 +437,7 @@ impl World {
         })
     }
 
-    /// Reads the namespace back and checks that counts agree with it.
+    /// Reads the namespace back and checks that counts match it.
     fn tree(&self) -> Tree {
         let mut tree = Tree::new();
         let mut links: BTreeMap<Fid, u32> = BTreeMap::new();
@@ -479,7 +481,7 @@ impl World {
         tree
     }
 
-    /// Stops the servers; gives the directories of their stores.
+    /// Stops the servers; returns the directories of their stores.
     fn stop(self) -> Vec<tempfile::TempDir> {
         for index in 0..self.count() {
             self.net.get(index).expect("alive").stop().expect("stops");
@@ -487,7 +489,8 @@ impl World {
         self.dirs
     }
 
-    /// The stores agree with themselves and with each other. Consumes the servers, since the check is offline.
+    /// Checks that the stores are consistent on their own and with each other. Consumes the servers, since
+    /// the check is offline.
     fn check(self) {
         check_dirs_of(&self.stop());
     }
@@ -511,21 +514,22 @@ fn check_dirs_of(dirs: &[tempfile::TempDir]) {
     assert!(report.problems.is_empty(), "{:#?}", report.problems);
 }
 
-/// Runs `steps` operations and gives a text of what happened.
+/// Runs `steps` operations and returns a text of the events.
 fn run(seed: u64, steps: usize, one_in: u64) -> String {
     let mut told = String::new();
     run_with(None, (seed, steps, one_in), &mut told);
     told
 }
 
-/// As [`run`], with servers that have a bug. What happened is told also if it is found.
+/// Runs like [`run`], with servers that have a bug. `told` gets the events even if the bug is found.
 fn run_with(bug: Option<Bug>, (seed, steps, one_in): (u64, usize, u64), told: &mut String) {
     let mut world = World::with_bug(3, seed, bug);
     let (mut dice, mut tree) = (Rng::with_seed(seed ^ 0x5eed), Tree::from([(Fid::ROOT, BTreeMap::new())]));
     for number in 0..steps {
         let step = Step::roll(&mut dice, &world, &tree);
         let expected = step.model(&tree);
-        // One in eight times a host loses power after the operation, and with it all of it that was not synced.
+        // In one of eight cases a host loses power after the operation, and everything that it had not
+        // synced.
         let victim = pick(&mut dice, 8 * usize::from(world.count())) as u16;
         let image = (one_in != 0 && victim < world.count()).then(|| world.image(victim));
         world.net.one_in.store(one_in, Ordering::Relaxed);
@@ -551,8 +555,8 @@ fn run_with(bug: Option<Bug>, (seed, steps, one_in): (u64, usize, u64), told: &m
         world.recover();
         let found = world.tree();
         let after = expected.as_ref().ok();
-        // What was answered has happened; what failed may have. What only one MDT has of an operation may be lost with its power: a
-        // client sends that again, since it was not told that it is durable.
+        // An acknowledged operation is visible; a failed one may be. A power loss may undo the operation if
+        // only one MDT took part in it: a client resends it, since it was not reported durable.
         let happened = after == Some(&found);
         let right = match outcome {
             Ok(()) if !dark || !(was_one || disturbed) => happened,
@@ -585,7 +589,7 @@ fn names_and_inodes_on_several_mdts_behave_as_on_one() {
 
 #[test]
 fn operations_over_several_mdts_are_whole_whatever_dies_and_whatever_is_lost() {
-    // More by hand: NACRE_SEEDS=1000.
+    // For more seeds: NACRE_SEEDS=1000.
     let seeds = std::env::var("NACRE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(12);
     for seed in 0..seeds {
         run(seed, 60, 6);
@@ -597,7 +601,7 @@ fn a_seed_gives_the_same_run_each_time() {
     assert_eq!(run(77, 60, 6), run(77, 60, 6));
 }
 
-/// Copies the files of a directory into a new one.
+/// Copies the files of a directory to a new one.
 fn copy_of(dir: &std::path::Path) -> tempfile::TempDir {
     fn copy(from: &std::path::Path, to: &std::path::Path) {
         for entry in std::fs::read_dir(from).expect("a directory") {

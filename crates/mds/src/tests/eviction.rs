@@ -1,10 +1,10 @@
-//! Clients that are given up, and what object servers hear of it.
+//! Evicted clients, and the reports of evictions to object servers.
 
 use super::mdlocks::{Cacher, chmod};
 use super::*;
 use nacre_types::ProcessIdentity;
 
-/// Whom an OST was told to drop.
+/// Returns the clients whose eviction an OST has received.
 fn evicted(ost: &FakeOst) -> Vec<ClientUuid> {
     let served = ost.served.lock();
     let evicted = |request: &OssRequest| match request {
@@ -68,10 +68,10 @@ fn osts_hear_of_a_client_that_died_but_not_of_one_that_left() {
     eventually("the OST hears of it", || evicted(&f.osts[0]) == [dead.client]);
 }
 
-/// Clients that hold files open and cache one each, and then say nothing any more.
+/// Number of clients that hold files open and cache one each, and then stop answering.
 const DEAD: u8 = 5;
 
-/// `DEAD` of them, each with all the files open; the file with its number is cached by it alone.
+/// Connects `DEAD` clients, each with all the files open; each alone caches the file with its number.
 fn silent_clients(f: &Fixture) -> Vec<(Arc<Cacher>, Fid)> {
     let files: Vec<Fid> = (0..DEAD).map(|n| f.file(Fid::ROOT, &format!("f{n}")).expect("made").fid).collect();
     let clients: Vec<Arc<Cacher>> = (0..DEAD).map(|number| Cacher::connect(f, 10 + number)).collect();
@@ -101,8 +101,8 @@ fn silent_clients(f: &Fixture) -> Vec<(Arc<Cacher>, Fid)> {
 fn clients_that_die_together_are_evicted_whatever_their_files_are_waited_for() {
     let f = Fixture::new();
     let timeout = Duration::from_millis(100);
-    // Who is late first, and whose file is already waited for when the handles of that one are closed: neighbours and the
-    // ends of the table, both ways round.
+    // The client that is late first, and the client whose file a change already waits for when the first
+    // one's handles are closed: neighbours and the ends of the table, in both orders.
     for (first, second) in [(0, 1), (1, 0), (0, DEAD - 1), (DEAD - 1, 0)] {
         let dead = silent_clients(&f);
         f.mds.sessions.set_release_timeout(timeout);
@@ -158,7 +158,7 @@ fn a_client_that_comes_back_at_once_keeps_what_it_opens_again() {
     let handle = f.handle();
     let open = |flags| MdsRequest::Open { fid, handle, flags, lock: LockHandle(0) };
     late.run(&open(OpenFlags::READ)).expect("open");
-    // What is closed for it waits for the inode, which this has.
+    // Its handles are closed under the lock of the inode, which this holds.
     let keeps = f.mds.leaves.locks.lock(&[crate::locks::Want::Whole(fid)]).expect("free");
     f.mds.sessions.evict_late(&ClientUuid([2; 16]));
     assert_eq!(late.run(&MdsRequest::Ping), Err(Status::EVICTED));
@@ -168,7 +168,7 @@ fn a_client_that_comes_back_at_once_keeps_what_it_opens_again() {
     let run = |request| f.mds.handle(&back, &Call::new(&f.cred), &request).map(|answer| answer.reply);
     run(open(OpenFlags::READ | OpenFlags::REPLAY)).expect("open again");
     f.unlink(Fid::ROOT, "a").expect("removed");
-    // Whatever is left of its earlier life has been seen to when that of another client, which went later, has.
+    // The work of its earlier life is done once that of another client, which left later, is done.
     let other = Cacher::connect(&f, 3);
     let second = f.file(Fid::ROOT, "b").expect("made").fid;
     let request = MdsRequest::Open { fid: second, handle, flags: OpenFlags::READ, lock: LockHandle(0) };

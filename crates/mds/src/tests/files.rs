@@ -82,7 +82,7 @@ fn the_size_is_in_the_objects_while_somebody_writes_and_exact_afterwards() {
     let mtime = Timestamp::new(1_900_000_000, 1);
     let closed = f.close_with(fid, handle, DataUpdate { mtime: Some(mtime), ..wrote(9) });
     assert_eq!((closed.size, closed.size_source, closed.mtime), (9, SizeSource::Exact, mtime));
-    // Opened again for writing without a write: in doubt, then exact again.
+    // Opened again for writing without a write: uncertain, then exact again.
     let handle = f.open(fid, OpenFlags::WRITE).expect("opens");
     assert_eq!(f.stat(fid).expect("there").size_source, SizeSource::Objects);
     let closed = f.close_with(fid, handle, DataUpdate::default());
@@ -101,7 +101,7 @@ fn a_close_that_was_overtaken_by_later_news_changes_neither_size_nor_time() {
     f.close_with(fid, late, DataUpdate { mtime: Some(now), order: 2, ..wrote(9) });
     let closed = f.close_with(fid, early, DataUpdate { mtime: Some(past), order: 1, ..wrote(5) });
     assert_eq!((closed.size, closed.size_source, closed.mtime), (9, SizeSource::Exact, now));
-    // The next period of writing starts anew, whoever restarted meanwhile.
+    // The next period of writing restarts the order, after a restart of the client or the server.
     let handle = f.open(fid, OpenFlags::WRITE).expect("opens");
     let closed = f.close_with(fid, handle, DataUpdate { order: 1, ..wrote(5) });
     assert_eq!((closed.size, closed.size_source), (5, SizeSource::Exact));
@@ -115,7 +115,7 @@ fn two_clients_that_write_leave_the_size_to_the_objects_until_one_asks_them() {
     let mine = f.open(fid, OpenFlags::WRITE).expect("opens");
     f.write_intent(fid);
     let (other, _) = export(9, tcp_nid());
-    // Let in without waiting: the first client gives its lease up.
+    // Admitted without a wait: the first client releases its lease.
     let mds = f.mds.clone();
     let (joined, theirs) = nacre_env::thread::scope(|scope| {
         let thread = scope.spawn(|| mds.connect(&other));
@@ -137,7 +137,7 @@ fn two_clients_that_write_leave_the_size_to_the_objects_until_one_asks_them() {
         .attr(&MdsRequest::UpdateData { fid, update: wrote(20), exact: true, written: Vec::new() })
         .expect("told");
     assert_eq!((told.size, told.size_source), (20, SizeSource::Exact));
-    // An older answer of the objects comes too late.
+    // An older glimpse of the objects arrives too late.
     let update = DataUpdate { mtime: Some(Timestamp::new(1_900_000_000, 0)), ..wrote(15) };
     let late =
         f.attr(&MdsRequest::UpdateData { fid, update, exact: true, written: Vec::new() }).expect("told");
@@ -158,7 +158,7 @@ fn a_writer_that_dies_leaves_the_size_to_the_objects() {
     call(&MdsRequest::LayoutIntent { fid, start: 0, end: 1 }).expect("objects");
     f.mds.disconnect(other.client);
     assert_eq!(call(&MdsRequest::GetAttr { fid }), Err(Status::EVICTED));
-    // Its old life is over.
+    // Its earlier life has ended.
     (f.export, _) = export(1, Nid::Lo);
     f.mds.connect(&f.export).expect("alone");
     assert_eq!(f.stat(fid).expect("there").size_source, SizeSource::Objects);
@@ -253,7 +253,7 @@ fn a_truncation_that_was_not_finished_leaves_the_size_to_the_objects() {
     let handle = f.open(fid, OpenFlags::WRITE).expect("opens");
     let set = SetAttr { valid: SetAttrValid::SIZE, size: 3, ..SetAttr::default() };
     f.run(&MdsRequest::SetAttr { fid, set }).expect("recorded");
-    // Whoever cut the file never said that the objects were cut.
+    // The client that truncated the file never reported that the objects were truncated.
     let closed = f.close_with(fid, handle, DataUpdate::default());
     assert_eq!(closed.size_source, SizeSource::Objects);
     f.check();
@@ -313,7 +313,8 @@ fn inodes_are_counted_and_counted_again_after_a_crash() {
     f.check();
 }
 
-/// A client that is interrupted gives a handle back without knowing whether its open has run, by the FID that it knows.
+/// An interrupted client closes a handle without knowing whether its open has run, with the FID that it
+/// knows.
 #[test]
 fn a_handle_that_is_given_back_before_its_open_runs_is_never_open() {
     let f = Fixture::new();
@@ -343,14 +344,14 @@ fn a_handle_that_is_given_back_before_its_open_runs_is_never_open() {
         assert_eq!(f.run(&create(name, fresh, handle, new)).err(), Some(Status::EBADF));
     }
     assert_eq!(f.lookup(Fid::ROOT, "b"), Ok(None));
-    // The name was there: the file that was opened is another one than the client knows.
+    // The name existed: the opened file is another one than the client knows.
     let (there, fresh, handle) = (f.file(Fid::ROOT, "c").expect("made").fid, f.fid(), f.handle());
     assert!(f.run(&create("c", fresh, handle, file)).is_ok());
     f.unlink(Fid::ROOT, "c").expect("removed");
     assert!(f.stat(there).is_ok(), "open");
     assert_eq!(f.close(fresh, handle), Ok(MdsReply::Done));
     assert_eq!(f.stat(there), Err(Status::ENOENT));
-    // Other handles are as always.
+    // Other handles are unaffected.
     let fid = f.file(Fid::ROOT, "d").expect("made").fid;
     let handle = f.open(fid, flags).expect("opens");
     assert!(f.close(fid, handle).is_ok());
@@ -386,7 +387,7 @@ fn what_was_written_to_is_recorded_with_the_layout_goes_with_it_and_is_forgotten
     assert_eq!(written(one), [false], "that is no object of its");
     close(one, vec![object(one)]);
     assert_eq!((written(one), written(two), xattr(one)), (vec![true], vec![false], shown));
-    // A swap takes what is recorded along, and adds what it finds.
+    // A swap moves the record of written objects with them, and adds those that it finds written.
     let attr = nacre_wire::oss::ObjectAttr { size: 5, blocks: 8, mtime: Some(Timestamp::new(1, 0)) };
     for ost in &f.osts {
         ost.data.lock().insert(object(two), (attr, 1));

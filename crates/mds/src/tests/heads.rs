@@ -1,4 +1,4 @@
-//! Files of which nobody says anything, in a file system whose default begins on the MDT: their first data decides.
+//! Files without a specification, in a file system whose default begins on the MDT: their first data decides.
 
 use super::Fixture;
 use super::data::{closing, content, create, wrote};
@@ -8,7 +8,7 @@ use nacre_layout::{Extent, Layout, LayoutSpec, Pattern, Wish};
 use nacre_types::{Attr, AttrFlags, Fid, SizeSource, Status, TransNo};
 use nacre_wire::mds::{DataUpdate, HEAD_DATA_MAX, MdsReply, MdsRequest, OpenFlags};
 
-/// A file system with the default of a new one.
+/// A file system with the default layout of a new one.
 fn fixture() -> Fixture {
     let f = Fixture::with_osts(4);
     f.run(&MdsRequest::SetLayout { fid: Fid::ROOT, wish: first_layout() }).expect("set");
@@ -22,7 +22,7 @@ fn intent(f: &Fixture, attr: &Attr, end: u64) -> Layout {
     }
 }
 
-/// Where components end, and how many objects each has.
+/// Returns the ends of components, and the number of objects of each.
 fn shape(layout: &Layout) -> Vec<(u64, usize)> {
     assert!(layout.is_sound());
     layout.components.iter().map(|c| (c.extent.end, c.objects.len())).collect()
@@ -104,7 +104,7 @@ fn the_default_of_the_root_counts_when_it_is_needed_and_that_of_a_directory_when
     let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
     let own = f.dir(Fid::ROOT, "own").expect("made").fid;
     f.run(&MdsRequest::SetLayout { fid: own, wish: first_layout() }).expect("set");
-    // Where somebody has asked for a head there is one, whatever is written.
+    // A requested head is used, whatever is written.
     let (asked, ..) = create(&f, own, "f", OpenFlags::WRITE);
     assert_eq!(shape(&intent(&f, &asked, 100 * KIB)), [(64 * KIB, 1), (GIB, 1), (Extent::EOF, 0)]);
     let (silent, ..) = create(&f, dir, "f", OpenFlags::WRITE);

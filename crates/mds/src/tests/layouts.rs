@@ -185,9 +185,9 @@ fn when_every_ost_is_full_there_is_no_space() {
         let fid = f.file(Fid::ROOT, &count.to_string()).expect("made").fid;
         f.intent(fid) == Err(Status::ENOSPC)
     });
-    // An OST that refuses reservations counts as full as soon as its stock is used up.
+    // An OST that refuses precreations counts as full as soon as its stock is used up.
     let g = Fixture::with_osts(1);
-    // Only an OST that has been in touch can run full; before that its refusals mean that it is out of reach.
+    // Only an OST that has answered before can be full; otherwise refusals mean that it is unreachable.
     eventually("a stock of ids", || {
         count += 1;
         let fid = g.file(Fid::ROOT, &count.to_string()).expect("made").fid;
@@ -206,7 +206,7 @@ fn without_any_ost_in_reach_a_write_fails_in_time() {
     let f = Fixture::with_osts(1);
     *f.osts[0].fail.lock() = Some(Status::EIO);
     let fid = f.file(Fid::ROOT, "f").expect("made").fid;
-    // Ids that were in stock already may be used up first.
+    // Ids in stock may be used up first.
     let mut result = Ok(());
     for i in 0..100_000 {
         let fresh = f.file(Fid::ROOT, &format!("g{i}")).expect("made").fid;
@@ -253,7 +253,7 @@ fn making_everything_durable_waits_for_the_objects_of_removed_files_to_go() {
     destroyed.sort_unstable();
     objects.sort_unstable();
     assert_eq!(destroyed, objects);
-    // Also what only the log knows since a restart.
+    // Also objects that only the log has since a restart.
     let fid = f.file(Fid::ROOT, "late").expect("made").fid;
     let object = f.intent(fid).expect("objects").components[0].objects[0].object;
     f.osts.iter().for_each(|ost| *ost.fail.lock() = Some(Status::EIO));
@@ -265,7 +265,7 @@ fn making_everything_durable_waits_for_the_objects_of_removed_files_to_go() {
         f.answer(&f.cred, &MdsRequest::Commit { upto: nacre_types::TransNo(u64::MAX) }).expect("durable");
         osts.iter().any(|ost| ost.destroyed.lock().contains(&object))
     });
-    // An OST that is gone holds nobody up.
+    // An unreachable OST delays no request.
     let fid = f.file(Fid::ROOT, "d").expect("made").fid;
     f.intent(fid).expect("objects");
     f.osts.iter().for_each(|ost| *ost.fail.lock() = Some(Status::EIO));
@@ -366,7 +366,7 @@ fn a_file_with_a_foreign_layout_never_gets_objects() {
 
 const MIB: u64 = 1 << 20;
 
-/// Components that end where `ends` says, with so many stripes each.
+/// Builds components with these ends and stripe counts.
 fn composite(parts: &[(u64, u16)]) -> Wish {
     let mut start = 0;
     let component = |&(end, count): &(u64, u16)| {
@@ -395,7 +395,7 @@ fn components_get_objects_when_somebody_first_writes_at_or_behind_them() {
     assert_eq!((attr.size, attr.size_source), (0, SizeSource::Exact));
     let begun = f.layout(fid);
     assert_eq!((counts(&begun), begun.generation), (vec![1, 0, 0], 4));
-    // What lies in the first needs nothing more, its last byte included.
+    // Data in the first component needs nothing more, including its last byte.
     assert_eq!(counts(&f.intent_for(fid, 0, MIB).expect("there")), [1, 0, 0]);
     assert_eq!(f.layout(fid).generation, 4);
     let second = f.intent_for(fid, MIB - 1, MIB + 1).expect("objects");
@@ -403,7 +403,7 @@ fn components_get_objects_when_somebody_first_writes_at_or_behind_them() {
     assert_eq!(second.components[0], begun.components[0], "what has objects keeps them");
     let used: std::collections::HashSet<u16> = indexes(&second).into_iter().collect();
     assert_eq!(used.len(), 3, "components use other OSTs than their neighbours");
-    // Far behind: everything before it gets objects as well.
+    // Far behind: all components before it get objects as well.
     let other = f.file(Fid::ROOT, "g").expect("made").fid;
     f.wish(other, pfl()).expect("set");
     let all = f.intent_for(other, 100 * MIB, 100 * MIB + 1).expect("objects");
@@ -434,11 +434,11 @@ fn composite_defaults_are_inherited_from_directory_parent_and_root() {
     let shown = f.layout(file);
     assert_eq!((counts(&shown), shown.generation), (vec![0, 0, 0], 3), "objects come with the first write");
     assert_eq!(counts(&f.intent(file).expect("objects")), [1, 0, 0]);
-    // The root's is looked up when it is needed.
+    // The root's default is looked up on use.
     let plain = f.file(Fid::ROOT, "before").expect("made").fid;
     f.wish(Fid::ROOT, composite(&[(2 * MIB, 1), (Extent::EOF, 3)])).expect("set");
     assert_eq!(counts(&f.intent_for(plain, 0, 3 * MIB).expect("objects")), [1, 3]);
-    // A file that asks for something itself is not cut up; its directory helps out where it is silent.
+    // A file with a specification of its own is not split; its directory completes the open fields.
     let own = f.file(dir, "own").expect("made").fid;
     f.stripe(own, LayoutSpec { stripe_size: Some(65536), ..LayoutSpec::default() }).expect("set");
     assert_eq!((counts(&f.layout(own)), f.layout(own).components[0].stripe_size), (vec![1], 65536));
@@ -519,7 +519,7 @@ fn lustres_attribute_shows_and_sets_components() {
     assert_eq!(shown.components.iter().map(|c| c.id).collect::<Vec<_>>(), [1, 2, 3]);
     let layout = f.intent_for(file, 0, 2 * MIB).expect("objects");
     assert_eq!(user_md::decode_layout(&get(file)).as_ref(), Ok(&*layout));
-    // A copy gets the same shape and objects of its own; where there is data already it is ignored.
+    // A copy gets the same shape and objects of its own; with existing data the value is ignored.
     let copy = f.file(Fid::ROOT, "copy").expect("made").fid;
     set(copy, &get(file)).expect("set");
     assert_eq!(counts(&f.layout(copy)), [1, 0, 0]);

@@ -4,7 +4,7 @@ use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, Wi
 const MIB: u64 = 1 << 20;
 const STEP: u64 = 64 * MIB;
 
-/// Components that grow by 64 MiB and end where `ends` says.
+/// Builds components that grow by 64 MiB, with these ends.
 fn growing(ends: &[u64]) -> Wish {
     let mut start = 0;
     let parts = ends.iter().flat_map(|&end| {
@@ -20,7 +20,8 @@ fn growing(ends: &[u64]) -> Wish {
     Wish::Composite(parts.collect())
 }
 
-/// Start and end in MiB and the OST of each component; 0 MiB for the end of the file, 9 for no OST.
+/// Returns the start and end in MiB and the OST of each component; 0 MiB for the end of the file, 9 for no
+/// OST.
 fn shape(layout: &Layout) -> Vec<(u64, u64, u16)> {
     let mib = |bytes: u64| if bytes == Extent::EOF { 0 } else { bytes / MIB };
     let ost = |objects: &[nacre_layout::StripeObject]| objects.first().map_or(9, |object| object.ost_index);
@@ -35,7 +36,7 @@ impl Fixture {
         }
     }
 
-    /// Has an OST say that it has this much room, and waits until the figures of before are old.
+    /// Sets the free space that an OST reports, and waits until the earlier figures are outdated.
     fn set_free(&self, ost: usize, bytes: u64) {
         self.osts[ost].statfs.lock().blocks_available = bytes / 4096;
         self.mds.osts.change_qos(|qos| qos.statfs_age = std::time::Duration::ZERO);
@@ -74,7 +75,7 @@ fn a_component_without_room_gives_way_to_the_next_one() {
     assert_eq!(f.grown(fid, 1), [(0, 64, 0), (64, 1024, 9), (1024, 1024, 9), (1024, 0, 9)]);
     f.set_free(0, 16 * MIB);
     assert_eq!(f.grown(fid, STEP + 1), [(0, 64, 0), (64, 128, 0), (128, 0, 9)]);
-    // One that has nothing goes.
+    // A component without objects is removed.
     assert_eq!(f.grown(file("g"), 1), [(0, 64, 0), (64, 0, 9)]);
     f.check();
 }

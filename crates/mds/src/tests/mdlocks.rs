@@ -1,4 +1,4 @@
-//! What clients cache of inodes is called back before it changes.
+//! Locks under which clients cache inodes are revoked before a change.
 
 use super::*;
 use crate::locks::{Reach, Want};
@@ -9,7 +9,7 @@ use nacre_wire::mds::{DataUpdate, DirEntry, DirPage};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
-/// A client that caches, and cancels what is called back if it `answers`.
+/// A client that caches, and cancels revoked locks if it `answers`.
 #[derive(Default)]
 pub(super) struct Cacher {
     mds: OnceLock<std::sync::Weak<Mds>>,
@@ -32,7 +32,7 @@ impl ClientCallbacks for Cacher {
 }
 
 impl Cacher {
-    /// Connects beside the fixture's client, which gives up its lease.
+    /// Connects in addition to the fixture's client, which releases its exclusive lease.
     pub fn connect(f: &Fixture, number: u8) -> Arc<Cacher> {
         let cacher = Arc::new(Cacher { answers: AtomicBool::new(true), ..Cacher::default() });
         let export = Arc::new(Export::new(ClientUuid([number; 16]), tcp_nid(), None, cacher.clone()));
@@ -58,7 +58,7 @@ impl Cacher {
         self.run(&MdsRequest::Locks { request }).expect("a cancel");
     }
 
-    /// Asks for what the client would like to keep; gives the locks on the directory and on the inode, and the inode.
+    /// Sends an intent; returns the locks on the directory and on the inode, and the inode.
     fn intend(
         &self,
         fid: Fid,
@@ -77,7 +77,7 @@ impl Cacher {
         assert!(self.intend(fid, None).1.is_some());
     }
 
-    /// Answers no callback any more.
+    /// Stops answering callbacks.
     pub fn falls_silent(&self) {
         self.answers.store(false, Ordering::Relaxed);
     }
@@ -270,7 +270,8 @@ fn after_a_restart_changes_wait_until_clients_of_before_have_dropped_what_they_c
     mds.stop().expect("stops");
 }
 
-/// A page of names with the lock on them, and of each the lock on its inode if it came with attributes.
+/// Returns a page of names with the lock on them, and for each the lock on its inode if it came with
+/// attributes.
 fn listed(page: &DirPage) -> (Option<LockHandle>, Vec<(String, Option<LockHandle>)>) {
     let some = |handle: LockHandle| Some(handle).filter(|handle| handle.0 != 0);
     let name = |entry: &DirEntry<'_>| String::from_utf8_lossy(entry.name).into_owned();
@@ -337,7 +338,8 @@ fn a_page_brings_no_lock_on_what_others_write_or_change() {
     let has_lock =
         |page: &DirPage| listed(page).1.into_iter().map(|(_, lock)| lock.is_some()).collect::<Vec<_>>();
     assert_eq!(has_lock(&other.list(dir, true)), [false, true]);
-    // A change of the other file waits for this client: nothing new is granted on it, and nobody waits for it.
+    // A change of the other file waits for this client: no new lock is granted on it, and the request does
+    // not wait.
     other.answers.store(false, Ordering::Relaxed);
     nacre_env::thread::scope(|scope| {
         let change = scope.spawn(|| f.run(&chmod(plain, 0o600)));
@@ -354,7 +356,8 @@ fn a_page_brings_no_lock_on_what_others_write_or_change() {
     assert_eq!(has_lock(&other.list(dir, true)), [false, false]);
     drop(kept);
     assert_eq!(has_lock(&other.list(dir, true)), [false, true]);
-    // Names that have changed since they were read, or are about to, come without the lock on them, and so with none at all.
+    // Names that have changed since they were read, or are about to, come without the lock on them, and so
+    // without any lock.
     let seen = f.mds.leaves.records.inode(&dir).expect("there");
     f.file(dir, "c").expect("made");
     let export = other.export.get().expect("set");

@@ -11,7 +11,7 @@ struct Node {
     entries: Option<BTreeMap<String, Fid>>,
 }
 
-/// What the file system should look like.
+/// Expected state of the file system.
 #[derive(Default)]
 struct Tree {
     nodes: HashMap<Fid, Node>,
@@ -122,7 +122,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Compares all of it with the server.
+    /// Compares the whole tree with the server.
     fn compare(&self, f: &Fixture) {
         for (fid, node) in &self.nodes {
             let attr = f.stat(*fid).expect("the model has it");
@@ -183,7 +183,7 @@ fn step(f: &Fixture, tree: &mut Tree, dice: &mut Rng, ever: &mut Vec<Fid>) {
             (done(f.run(&request)), tree.rename((dir, &name), (other, &to)))
         }
     };
-    // A directory that is gone might have been a shard: clients find out.
+    // A removed directory might have been a shard: clients find out.
     let real = real.map_err(|status| if status == Status::WRONG_SHARD { Status::ENOENT } else { status });
     assert_eq!(real, model);
 }
@@ -197,7 +197,7 @@ fn random_operations_agree_with_a_simple_tree_across_restarts() {
         for _ in 0..4 {
             for _ in 0..400 {
                 step(&f, &mut tree, &mut dice, &mut ever);
-                // Those that are gone stay on the list for a while, to be refused.
+                // Removed inodes stay on the list for a while, to be refused.
                 if ever.len() > 40 {
                     ever.retain(|fid| tree.nodes.contains_key(fid));
                 }

@@ -60,7 +60,7 @@ fn removal_is_refused_as_posix_says() {
     assert_eq!(f.unlink(dir.fid, &"x".repeat(256)), Err(Status::ENAMETOOLONG));
     f.unlink(dir.fid, "f").expect("removed");
     f.rmdir(Fid::ROOT, "d").expect("removed");
-    // It might have been a shard that was given up: who asks finds out whether the directory is there.
+    // It might have been a removed shard: the client then checks whether the directory exists.
     assert_eq!(f.file(dir.fid, "late"), Err(Status::WRONG_SHARD));
     f.check();
 }
@@ -77,7 +77,7 @@ fn links_share_an_inode_until_the_last_is_gone() {
     assert_eq!(link(Fid::ROOT, "a"), Err(Status::EEXIST));
     let to_dir = MdsRequest::Link { fid: dir.fid, parent: Fid::ROOT, name: b"e" };
     assert_eq!(f.attr(&to_dir), Err(Status::EPERM));
-    // The first name goes; another takes its place.
+    // The first name is removed; another one replaces it.
     assert_eq!(f.unlink(Fid::ROOT, "a").expect("removed").expect("left").nlink, 2);
     let mut links = Vec::new();
     for index in 0.. {
@@ -293,7 +293,7 @@ fn fids_that_were_not_given_out_are_refused() {
     assert_eq!(make(Fid::new(file.fid.seq + 1, 1, 0)), Err(Status::EINVAL));
     assert_eq!(make(Fid::ROOT), Err(Status::EINVAL));
     let elsewhere = Fid::new(Fid::first_sequence_of_mdt(1), 1, 0);
-    // A directory may lie on another MDT; there is none.
+    // A directory may be on another MDT; there is none.
     assert_eq!(make(elsewhere), Err(Status::ENODEV));
     let a_file = create(elsewhere, NewFile::Node { rdev: 0 }, FileKind::Regular.mode_bits() | 0o644);
     assert_eq!(a_file, Err(Status::WRONG_TARGET));

@@ -34,7 +34,7 @@ impl Fixture {
 
 #[test]
 fn every_right_of_a_directory_is_needed_for_what_it_is_for() {
-    // Owner, group member, other; what each may do with each mode.
+    // Owner, group member, other; rights of each with each mode.
     let creds = [user(1, 9, &[]), user(2, 9, &[1]), user(3, 3, &[])];
     for (class, cred) in creds.iter().enumerate() {
         for bits in 0..8u32 {
@@ -104,7 +104,7 @@ fn giving_a_file_away_needs_rights_and_drops_set_id_bits() {
         let attr = f.chown(cred, file, Some(1), Some(5)).expect("own group");
         assert_eq!((attr.uid, attr.gid, attr.mode & 0o7777), (1, 5, 0o755));
     }
-    // Set-group-id without group execution is no privilege and stays; directories keep theirs.
+    // Set-group-id without group execution is no privilege and stays; directories keep it.
     f.chmod(&f.cred, file, 0o2644).expect("set");
     assert_eq!(f.chown(&f.cred, file, None, Some(1)).expect("set").mode & S_ISGID, S_ISGID);
     f.chmod(&f.cred, dir, 0o2755).expect("set");
@@ -112,11 +112,11 @@ fn giving_a_file_away_needs_rights_and_drops_set_id_bits() {
     f.chmod(&f.cred, file, 0o4755).expect("set");
     let killed = f.set_as(&f.cred, file, set(SetAttrValid::KILL_PRIV)).expect("set");
     assert_eq!(killed.mode & S_ISUID, 0);
-    // To those outside the group it does not stay.
+    // For callers outside the group it does not stay.
     for (cred, kept) in [(user(9, 4, &[]), S_ISGID), (user(9, 9, &[4]), S_ISGID), (user(9, 9, &[]), 0)] {
         f.chown(&f.cred, file, None, Some(4)).expect("set");
         f.chmod(&f.cred, file, 0o2644).expect("set");
-        // Who changes owner and group to none takes a right away as well, without having the file open.
+        // A caller that changes owner and group to none without the file open also removes a right.
         assert_eq!(f.set_as(&cred, file, set(SetAttrValid::KILL_PRIV)), Err(Status::EPERM));
         let written = SetAttrValid::KILL_PRIV | SetAttrValid::OPEN_FOR_WRITE;
         let killed = f.set_as(&cred, file, set(written)).expect("set");
@@ -124,7 +124,7 @@ fn giving_a_file_away_needs_rights_and_drops_set_id_bits() {
     }
 }
 
-/// The kernel sends the same for `chown(-1, -1)` and before others than the owner write or allocate.
+/// The kernel sends the same for `chown(-1, -1)` and before users other than the owner write or allocate.
 #[test]
 fn a_change_of_nothing_is_let_pass_for_those_who_may_be_about_to_write() {
     let f = Fixture::new();

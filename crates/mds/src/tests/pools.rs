@@ -21,7 +21,7 @@ impl Fixture {
         self.attr(&MdsRequest::SetLayout { fid, wish })
     }
 
-    /// The layout of a new file after its first byte was written.
+    /// Returns the layout of a new file after a write of its first byte.
     fn placed(&self, directory: Fid, file: &str) -> Arc<Layout> {
         let fid = self.file(directory, file).expect("made").fid;
         self.write_at(fid, 0)
@@ -101,7 +101,7 @@ fn directories_take_the_pool_of_the_one_above_unless_they_ignore_it() {
     let free = f.dir(dir, "free").expect("made").fid;
     f.wish_for(free, Wish::Plain(in_pool("ignore"))).expect("set");
     let mut found = std::collections::BTreeSet::new();
-    // OSTs that have no ids ready yet are passed over.
+    // OSTs without available ids are skipped.
     eventually("all OSTs are used", || {
         found.extend(osts(&f.placed(free, &f.fid().to_string())));
         found.len() == 3

@@ -1,4 +1,4 @@
-//! Projects of inodes, their inheritance, and pages for programs that look at every entry.
+//! Projects of inodes, their inheritance, and pages for programs that read every entry.
 
 use super::*;
 use nacre_layout::{LayoutSpec, Wish};

@@ -93,7 +93,7 @@ fn a_client_that_comes_back_keeps_its_unlinked_open_file() {
     })
     .expect("replayed");
     assert!(run(&MdsRequest::Ping).is_ok());
-    // The first ordinary request ends the recovery, as nobody else is awaited.
+    // The first ordinary request ends the recovery, as no other client is awaited.
     assert!(run(&MdsRequest::GetAttr { fid: kept }).is_ok());
     assert_eq!(run(&MdsRequest::GetAttr { fid: lost }), Err(Status::ENOENT));
     let close = MdsRequest::Close { fid: kept, handle, update: Default::default(), written: Vec::new() };
@@ -145,7 +145,7 @@ fn a_client_that_does_not_release_is_evicted() {
     assert!(f.mds.connect(&f.export).is_ok() || f.mds.connect(&f.export).is_ok());
 }
 
-/// A process of this host that ended long ago, and one that runs.
+/// A process of this host that ended long ago, and a running one.
 fn ended_and_running() -> (ProcessIdentity, ProcessIdentity) {
     let running = nacre_env::own_process();
     (ProcessIdentity { started: running.started + 1, ..running }, running)

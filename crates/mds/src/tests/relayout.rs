@@ -1,4 +1,4 @@
-//! Layouts that clients hold locks on are called back before they change; files exchange their objects; leases.
+//! Layout locks are revoked before a change; files exchange their objects; leases.
 
 use super::mdlocks::Cacher;
 use super::*;
@@ -8,7 +8,7 @@ use nacre_lock::InodeBits;
 use nacre_types::{SetAttr, SetAttrValid};
 use nacre_wire::mds::{LeaseKind, XattrFlags};
 
-/// Asks for a layout and for a lock on it; gives both.
+/// Requests a layout and a lock on it; returns both.
 fn access(
     client: &Cacher,
     fid: Fid,
@@ -25,7 +25,7 @@ fn swap(first: Fid, second: Fid) -> MdsRequest<'static> {
     MdsRequest::SwapLayouts { first, second, versions: (None, None), keep_times: false, lease: None }
 }
 
-/// A file with a first component of 1 MiB and another one behind it.
+/// Creates a file with a first component of 1 MiB and another one behind it.
 fn composite(f: &Fixture, name: &str) -> Fid {
     let fid = f.file(Fid::ROOT, name).expect("made").fid;
     let part = |start, end| ComponentSpec {
@@ -57,7 +57,7 @@ fn whoever_gives_objects_keeps_its_lock_and_others_lose_only_that_none_come() {
     let (layout, held) = access(&one, fid, Some((1 << 20, 2 << 20)), 3);
     assert_eq!((layout.expect("known").objects().count(), held), (2, LockHandle(1)));
     assert_eq!((one.called_back(), two.called_back()), (vec![], vec![LockHandle(1)]));
-    // Changes of attributes leave locks on layouts alone.
+    // Changes of attributes leave layout locks alone.
     let set = SetAttr { valid: SetAttrValid::MODE, mode: 0o600, ..SetAttr::default() };
     f.attr(&MdsRequest::SetAttr { fid, set }).expect("changed");
     assert_eq!(one.called_back(), []);
@@ -197,7 +197,7 @@ fn a_component_that_goes_takes_its_objects_along() {
     f.check();
 }
 
-/// The first MiB on the MDT, the rest on an OST.
+/// Specification: the first MiB on the MDT, the rest on an OST.
 fn wish_on_mdt() -> Wish {
     let part = |start, end, spec| ComponentSpec {
         extent: Extent { start, end },
@@ -251,7 +251,7 @@ fn a_file_that_gave_its_object_away_gets_another_one() {
         let other = f.file(Fid::ROOT, &round.to_string()).expect("made").fid;
         f.run(&swap(file, other)).expect("swapped");
         assert_eq!(objects(&f, other), given[round..]);
-        // The wish went away with the object.
+        // The specification left with the object.
         f.attr(&MdsRequest::SetLayout { fid: file, wish: wish_on_mdt() }).expect("set");
         f.run(&MdsRequest::LayoutIntent { fid: file, start: 0, end: 1 }).expect("a place");
         assert!(!given.contains(&objects(&f, file)[0]));

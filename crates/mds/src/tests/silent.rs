@@ -1,10 +1,10 @@
-//! OSTs that have just stopped answering.
+//! OSTs that have just become unresponsive.
 
 use super::*;
 use nacre_layout::{Layout, LayoutSpec, Wish};
 use std::time::Duration;
 
-/// Longer than an OST counts as there that has just answered: the condition is the passing of that time itself.
+/// Longer than an OST counts as responsive after an answer: the condition is the passing of that time itself.
 const A_MOMENT: Duration = Duration::from_millis(100);
 
 /// Two OSTs with ids in stock.
@@ -33,7 +33,7 @@ fn indexes(layout: &Layout) -> Vec<u16> {
     layout.objects().map(|object| object.ost_index).collect()
 }
 
-/// A file with objects and without data, so many from OST 1 on.
+/// Creates a file with objects and without data, on this many OSTs from OST 1 on.
 fn striped(f: &Fixture, name: &str, count: u16) -> Fid {
     let fid = f.file(Fid::ROOT, name).expect("made").fid;
     let spec = LayoutSpec { stripe_count: Some(count), first_ost: Some(1), ..LayoutSpec::default() };

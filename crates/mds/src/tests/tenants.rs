@@ -1,4 +1,4 @@
-//! Clients that are bounded by their keys and by nodemaps.
+//! Clients restricted by their keys and by nodemaps.
 
 use super::*;
 use crate::tx::now;
@@ -26,7 +26,7 @@ fn nodemaps(texts: &[&str]) -> Arc<Nodemaps> {
 }
 
 impl Fixture {
-    /// One in whose root everybody may make files.
+    /// Builds a fixture in whose root all users may create files.
     fn shared() -> Fixture {
         let f = Fixture::new();
         let set = SetAttr { mode: 0o777, valid: SetAttrValid::MODE, ..SetAttr::default() };
@@ -34,7 +34,7 @@ impl Fixture {
         f
     }
 
-    /// The client leaves, and one with this key comes.
+    /// Disconnects the client, and connects one with this key.
     fn becomes(&mut self, identity: Identity) {
         self.mds.disconnect(self.export.client);
         self.export = export_with(identity);
@@ -60,7 +60,7 @@ impl Fixture {
     }
 }
 
-/// Without groups, as a client asks first.
+/// Credentials without groups, as in a client's first request.
 fn one() -> Cred {
     Cred::new(1000, 100)
 }
@@ -123,7 +123,7 @@ fn a_host_acts_for_its_users_with_the_groups_that_the_server_knows() {
     let set = SetAttr { mode: 0o777, valid: SetAttrValid::MODE, ..SetAttr::default() };
     f.run(&MdsRequest::SetAttr { fid: dir, set }).expect("set");
     f.becomes(key("client"));
-    // Not asked for its groups.
+    // The client is not asked for the user's groups.
     f.open_as(&one(), shared, OpenFlags::READ).expect("the database says so");
     assert_eq!(f.open_as(&user(1001, 7, &[7]), shared, OpenFlags::READ), Err(Status::EACCES));
     let gid = |cred: &Cred, name: &str| {
@@ -240,7 +240,7 @@ fn a_user_of_a_host_does_all_that_users_do() {
         exclusive: true,
     };
     f.run_as(&one(), &request).expect("made and open, though its mode lets nobody write");
-    // What the client library asks of its own account, it asks as root.
+    // Requests that the client library sends on its own are sent as root.
     let system = Cred::system();
     f.run_as(&system, &MdsRequest::LayoutIntent { fid, start: 0, end: 1 << 20 }).expect("for its data");
     let update = DataUpdate { size_blocks: Some((5, 8)), ..DataUpdate::default() };
@@ -411,7 +411,7 @@ fn ids_are_those_of_the_client_in_all_that_it_says_and_sees() {
     let value = acl(30, 33);
     f.run_as(&cred, &MdsRequest::SetXattr { fid: file, name, value: &value, flags }).expect("set");
     assert_eq!(f.run_as(&cred, &MdsRequest::GetXattr { fid: file, name }), Ok(MdsReply::Bytes(value)));
-    // As it is stored.
+    // The id as stored.
     f.becomes(key("client+mds"));
     let stored = f.stat(file).expect("there");
     assert_eq!((stored.uid, stored.gid, stored.projid), (1000, 7, 50));
@@ -437,7 +437,7 @@ fn nodemaps_take_effect_on_clients_that_are_there() {
     f.mds.connect(&export_with(key("client"))).expect("it is not banned any more");
 }
 
-/// Two tenants, `/projects/a` and `/projects/b`, each with a file of the other's name.
+/// Two tenants, `/projects/a` and `/projects/b`, each with a file that has the same name as the other's.
 struct Projects {
     f: Fixture,
     projects: Fid,
@@ -462,13 +462,13 @@ impl Projects {
         all
     }
 
-    /// The tenant of `a` comes, with all the rights that a key can have.
+    /// Connects the tenant of `a`, with all the rights that a key can have.
     fn enter(&mut self) {
         let root = Some("/projects/a".to_owned());
         self.f.becomes(Identity { root, ..key("client+admin") });
     }
 
-    /// An administrator does something, and the tenant comes back.
+    /// Runs `work` as an administrator, and reconnects the tenant.
     fn by_administrator(&mut self, work: impl FnOnce(&Projects)) {
         self.f.becomes(key("client+admin"));
         work(self);
@@ -501,7 +501,7 @@ impl Projects {
     }
 }
 
-/// Every request that names an inode, with this one as each of those that it names; the others are `own`.
+/// Returns all requests that name an inode, with this one in each of its places; the other inodes are `own`.
 fn all_requests(f: &Fixture, fid: Fid, own: (Fid, Fid)) -> Vec<MdsRequest<'static>> {
     [questions(f, fid), changes(f, fid), changes_of_two(fid, own)].concat()
 }
@@ -651,7 +651,7 @@ fn what_is_not_below_the_root_of_a_tenant_is_not_there_for_any_request() {
         f.run(&MdsRequest::FilesOn { ost_index: 0, after: Fid::ZERO, count_max: 9 }),
         Err(Status::EPERM)
     );
-    // Nothing of it has happened.
+    // None of it was executed.
     f.mds.disconnect(f.export.client);
     assert_eq!(all.f.mds.leaves.records.inode(&all.in_b).expect("there").attr.nlink, 1);
     all.f.check();
@@ -666,7 +666,7 @@ fn what_moves_out_of_a_tenants_directory_or_into_it_goes_and_comes_at_once() {
         all.rename((all.b, "file"), (all.a, "from_b")).expect("moved in");
     });
     assert!(!all.sees(all.deep) && !all.sees(all.in_deep) && all.sees(all.in_b));
-    // The directories above are another's affair.
+    // The directories above belong to another tenant.
     all.by_administrator(|all| {
         all.rename((all.b, "deep"), (all.a, "deep")).expect("moved back");
         all.rename((Fid::ROOT, "projects"), (Fid::ROOT, "renamed")).expect("renamed");

@@ -133,12 +133,12 @@ fn lustres_own_attributes_show_fid_and_names() {
         "and so is making a copy's names those of the original"
     );
     assert!(f.get_x(&f.cred, fid, "trusted.link").is_ok());
-    // A copy's attributes may bring a default for directories along; a file has none.
+    // A copy's attributes may include a default for directories; a file has none.
     for name in ["trusted.lmv", "lustre.lmv", "trusted.dmv", "trusted.hsm", "trusted.som"] {
         assert_eq!(f.get_x(&f.cred, fid, name), Err(Status::ENODATA), "{name}");
         assert!(f.set_x(&f.cred, fid, name, b"x", ANY).is_ok(), "{name}");
         assert_eq!(f.get_x(&f.cred, fid, name), Err(Status::ENODATA), "{name}");
-        // Layouts belong to whoever may write, the others to administrators.
+        // Layouts need the right to write, the others an administrator.
         let refused = if name == "lustre.lmv" { Status::EACCES } else { Status::EPERM };
         assert_eq!(f.set_x(&user(1, 1, &[]), fid, name, b"x", ANY), Err(refused), "{name}");
     }

@@ -26,7 +26,7 @@ fn choose(osts: &[Candidate], wanted: &Wanted<'_>) -> Vec<usize> {
     Chooser::new(1).choose(osts, wanted, &QOS, 0)
 }
 
-/// How often each of `osts` is chosen in `rounds`, with a second between them.
+/// Returns how often each of `osts` is chosen in `rounds`, one second apart.
 fn uses(osts: &[Candidate], count: u16, rounds: u64) -> Vec<u32> {
     let mut chooser = Chooser::new(3);
     let mut uses = vec![0; osts.len()];
@@ -83,7 +83,7 @@ fn unequal_osts_are_used_by_their_free_space_and_full_ones_never() {
     osts[2].full = true;
     let counts = uses(&osts, 1, 4000);
     assert!((800..1300).contains(&counts[0]) && counts[2] == 0, "{counts:?}");
-    // Spreading counts alone: about evenly.
+    // Only spreading counts: about evenly.
     let mut chooser = Chooser::new(3);
     let mut spread = [0u32; 3];
     let qos = Qos { prio_free_pct: 0, ..QOS };
@@ -191,7 +191,7 @@ proptest! {
             }
             chosen.iter().for_each(|&at| uses[at] += 1);
         }
-        // Who has a tenth of the space of all that may be chosen, and nothing against it, is chosen now and then.
+        // An OST with a tenth of the usable space, and nothing against it, is chosen now and then.
         let best: Vec<usize> = good.iter().copied().filter(|&at| !osts[at].degraded && osts[at].ready).collect();
         let all: u128 = good.iter().map(|&at| u128::from(osts[at].available.unwrap_or(0))).sum();
         for &at in &best {

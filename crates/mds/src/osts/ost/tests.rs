@@ -1,4 +1,4 @@
-//! What an MDT knows of an OST.
+//! The MDT's state of an OST.
 
 use super::*;
 
@@ -57,7 +57,7 @@ fn ids_are_taken_in_order_and_can_be_given_back() {
     assert_eq!((state.take(), state.take(), state.take()), (Some(9), Some(10), None));
 }
 
-/// An OST that gives out ids above its mark, and how often it was restarted.
+/// An OST that precreates ids above its mark, and the number of its restarts.
 struct Restored(Mutex<(u32, u64)>);
 
 impl OssEndpoint for Restored {
@@ -93,11 +93,11 @@ fn an_ost_that_was_restored_from_an_older_copy_gives_no_id_out_again() {
     let all = || ost.state.lock().in_stock();
     ost.prepare(1).expect("ids");
     let mut given = take(all());
-    // It says so with the next ids.
+    // The next precreation reports the restart.
     *endpoint.0.lock() = (3, 0);
     ost.prepare(1).expect("ids");
     given.extend(take(5));
-    // Or as soon as it was restarted: what is in stock counts as given out.
+    // A restart is noticed at once, too: ids in stock count as allocated.
     let end = ost.state.lock().stock.back().expect("some").1;
     *endpoint.0.lock() = (4, 1);
     ost.call(&OssRequest::Ping).expect("answered");

@@ -13,7 +13,7 @@ fn rights(random: &mut fastrand::Rng) -> Rights {
     Rights { owner: digit(random) | 4, user, group: digit(random), other: digit(random) }
 }
 
-/// A change of anything that was ever made.
+/// A change of any inode that was ever created.
 pub(super) fn step(random: &mut fastrand::Rng, posix: &Posix) -> Step {
     let id = random.usize(0..posix.len());
     let name = NAMES[random.usize(0..NAMES.len())];
@@ -60,7 +60,7 @@ fn set(random: &mut fastrand::Rng, now: i64) -> SetAttr {
 }
 
 impl Node {
-    /// What is made in a directory with a default ACL gets this.
+    /// Applies a directory's default ACL to a new inode in it.
     pub(super) fn inherit(&mut self, default: Rights) {
         let mode = self.seen.mode;
         let mut acl = default;
@@ -80,7 +80,7 @@ impl Node {
         self.acl = Some(acl).filter(|acl| acl.user.is_some());
     }
 
-    /// A write or another owner: privileges do not outlive that.
+    /// Removes privileges, which end with a write or a change of the owner.
     fn lose_privileges(&mut self, may_keep: bool) {
         if self.seen.kind == FileKind::Directory {
             return;
@@ -130,7 +130,7 @@ impl Posix {
             return Err(Status::EPERM);
         }
         if valid.intersects(V::ATIME_NOW | V::MTIME_NOW) && !self.is_owner(cred, id) {
-            // utimensat(2): both to now needs the right to write, all else the owner.
+            // utimensat(2): setting both to now needs the right to write, all else the owner.
             if !valid.contains(V::ATIME_NOW | V::MTIME_NOW) {
                 return Err(Status::EPERM);
             }
@@ -240,7 +240,7 @@ impl Posix {
     }
 }
 
-/// A file of user 1000 and group 50 with this mode, and a capability if that is said.
+/// A file of user 1000 and group 50 with this mode, optionally with a capability.
 fn file(mode: u32, has_capability: bool) -> InodeRecord {
     let mut record = record(FileKind::Regular, mode, 1000);
     record.attr.gid = 50;

@@ -1,4 +1,4 @@
-//! A POSIX name space of its own, written from the manual pages and not from the planner.
+//! A POSIX name space as a model, written from the manual pages and not from the planner.
 
 use super::{Id, Rights, Seen, Step};
 use nacre_types::{Caps, Cred, FileKind, Status, StatusResult};
@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 pub(super) struct Node {
     pub seen: Seen,
-    /// Of a directory.
+    /// Entries of a directory.
     entries: BTreeMap<Vec<u8>, Id>,
     parent: Id,
-    /// Where the mode does not say all.
+    /// Access ACL, where the mode does not express it.
     pub acl: Option<Rights>,
-    /// Of a directory.
+    /// Default ACL of a directory.
     pub default_acl: Option<Rights>,
 }
 
@@ -40,17 +40,17 @@ impl Posix {
         Node { seen, entries: BTreeMap::new(), parent, acl: None, default_acl: None }
     }
 
-    /// Inodes that were ever made.
+    /// Returns the number of inodes that were ever created.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Directories that are there.
+    /// Returns the existing directories.
     pub fn directories(&self) -> Vec<Id> {
         (0..self.nodes.len()).filter(|&id| self.is_dir(id) && self.exists(id)).collect()
     }
 
-    /// Everything that has a name, by its path.
+    /// Returns everything that has a name, by its path.
     pub fn tree(&self) -> BTreeMap<Vec<u8>, (Id, Seen)> {
         let mut found = BTreeMap::new();
         let mut pending = vec![(Vec::new(), 0)];
@@ -66,7 +66,7 @@ impl Posix {
         found
     }
 
-    /// Does a step; what it says.
+    /// Takes a step; returns its result.
     pub fn take(&mut self, cred: &Cred, step: &Step) -> StatusResult<()> {
         self.clock += 1;
         match step {
@@ -102,7 +102,7 @@ impl Posix {
         seen
     }
 
-    /// Something that exists still, as a directory.
+    /// Checks that an inode is an existing directory.
     fn directory(&self, id: Id) -> StatusResult<()> {
         match self.exists(id) {
             false => Err(Status::ENOENT),
@@ -137,7 +137,7 @@ impl Posix {
         if allowed { Ok(()) } else { Err(Status::EACCES) }
     }
 
-    /// May `victim` be taken out of `dir`? Its kind has to fit.
+    /// Checks that `victim` may be removed from `dir`. Its kind has to match.
     fn may_take(&self, cred: &Cred, dir: Id, victim: Id, as_directory: bool) -> StatusResult<()> {
         self.may(cred, dir, WRITE)?;
         let (parent, child) = (&self.nodes[dir].seen, &self.nodes[victim].seen);
@@ -173,7 +173,7 @@ impl Posix {
             let may_keep = Posix::in_group(cred, gid) || Posix::has(cred, Caps::FSETID);
             match kind {
                 FileKind::Directory => mode |= 0o2000,
-                // Linux takes the bit from an executable of a group that the caller is not in.
+                // Linux clears the bit on an executable of a group that the caller is not in.
                 _ if mode & 0o2010 == 0o2010 && !may_keep => mode &= !0o2000,
                 _ => {}
             }
@@ -226,7 +226,7 @@ impl Posix {
         Ok(())
     }
 
-    /// Is `inner` the directory `outer`, or below it?
+    /// Returns true if `inner` is the directory `outer`, or is below it.
     fn is_inside(&self, inner: Id, outer: Id) -> bool {
         let mut at = inner;
         loop {

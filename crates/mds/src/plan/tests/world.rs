@@ -1,4 +1,4 @@
-//! Records in memory, changed by plans alone.
+//! Records in memory, changed only by plans.
 
 use super::super::*;
 use super::{Id, Rights, Seen, Step};
@@ -12,12 +12,13 @@ use nacre_wire::mds::XattrFlags;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Where inodes lie.
+/// Placement of inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::plan) enum Shape {
     /// All on one MDT.
     OneMdt,
-    /// On four, and every third directory has its names in three shards. Changes go from MDT to MDT as messages.
+    /// On four MDTs, and every third directory has its names in three shards. Changes are sent between MDTs
+    /// as messages.
     Spread,
 }
 
@@ -27,11 +28,11 @@ const SHARDS: u32 = 3;
 /// See the [module documentation](self).
 pub(in crate::plan) struct World {
     shape: Shape,
-    /// FIDs by number.
+    /// FIDs of inodes by number.
     fids: Vec<Fid>,
     inodes: HashMap<Fid, Arc<InodeRecord>>,
     names: BTreeMap<(Fid, Vec<u8>), DirentRecord>,
-    /// Names beyond the first.
+    /// Names beyond the first of each inode.
     links: BTreeSet<(Fid, Fid, Vec<u8>)>,
     xattrs: BTreeMap<(Fid, Vec<u8>), Vec<u8>>,
     clock: u64,
@@ -61,7 +62,7 @@ impl World {
         self.shape
     }
 
-    /// Everything that has a name, by its path.
+    /// Returns everything that has a name, by its path.
     pub fn tree(&self) -> BTreeMap<Vec<u8>, (Id, Seen)> {
         let mut found = BTreeMap::new();
         let mut pending = vec![(Vec::new(), Fid::ROOT)];
@@ -83,7 +84,7 @@ impl World {
         found
     }
 
-    /// An inode knows each of its names.
+    /// Checks that an inode has a record of each of its names.
     fn check_names(&self, record: &InodeRecord, (dir, name): (&Fid, &[u8])) {
         let further = (record.attr.fid, *dir, name.to_vec());
         assert!(record.is_first_link(dir, name) || self.links.contains(&further), "{record:?} {name:?}");
@@ -119,7 +120,7 @@ impl World {
         }
     }
 
-    /// An inode says which kinds of extended attributes it has.
+    /// Checks that the flags of an inode match its extended attributes.
     fn check_flags(&self, record: &InodeRecord, xattrs: &BTreeMap<Vec<u8>, Vec<u8>>) {
         let classes: Vec<Class> = xattrs.keys().map(|name| Class::of(name)).collect();
         let is_plain = |class: &Class| matches!(class, Class::User | Class::Trusted | Class::Security);
@@ -133,7 +134,7 @@ impl World {
         }
     }
 
-    /// What the names of a directory are stored with.
+    /// Returns the inodes that store the names of a directory.
     fn homes(&self, dir: &Fid) -> Vec<Fid> {
         let layout = shards_of(&self.inodes[dir]).expect("sound");
         layout.map_or_else(|| vec![*dir], |layout| layout.shards)
@@ -159,7 +160,7 @@ impl World {
         layout.iter().flat_map(|layout| &layout.shards).map(|fid| self.inodes[fid].clone()).collect()
     }
 
-    /// Does a step; what it says.
+    /// Takes a step; returns its result.
     pub fn take(&mut self, cred: &Cred, step: &Step) -> StatusResult<()> {
         self.clock += 1;
         let now = Timestamp { sec: self.clock as i64, nsec: 0 };
@@ -227,7 +228,7 @@ impl World {
         Ok(())
     }
 
-    /// What an inode says of itself.
+    /// Changes attributes of an inode.
     fn change(&mut self, cred: &Cred, step: &Step, now: Timestamp) -> StatusResult<()> {
         let found = |id: &Id| self.inodes.get(&self.fids[*id]).cloned().ok_or(Status::ENOENT);
         let plain = |record: &InodeRecord, name: &[u8]| {
@@ -270,7 +271,7 @@ impl World {
         Ok(())
     }
 
-    /// An inode gets what is planned; a directory's shards get the same as a message.
+    /// Applies a plan to an inode; a directory's shards get the same as a message.
     fn amend(&mut self, amendment: Amendment<'_>, shards: &[Arc<InodeRecord>]) {
         let Amendment { record, xattrs, .. } = amendment;
         let fid = record.attr.fid;

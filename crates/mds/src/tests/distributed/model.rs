@@ -1,10 +1,10 @@
-//! What renames do to a namespace.
+//! Model of renames in a namespace.
 
 use super::Tree;
 use nacre_types::{Fid, Status};
 use nacre_wire::mds::RenameFlags;
 
-/// An inode has another FID.
+/// Gives an inode another FID.
 pub(super) fn migrate(tree: &mut Tree, fid: Fid, to: Fid) {
     if let Some(names) = tree.remove(&fid) {
         tree.insert(to, names);
@@ -14,7 +14,7 @@ pub(super) fn migrate(tree: &mut Tree, fid: Fid, to: Fid) {
     }
 }
 
-/// True if directory `inner` is `outer` or lies below it.
+/// Returns true if directory `inner` is `outer` or is below it.
 fn lies_in(tree: &Tree, inner: Fid, outer: Fid) -> bool {
     inner == outer
         || tree.get(&outer).is_some_and(|names| {
@@ -22,7 +22,7 @@ fn lies_in(tree: &Tree, inner: Fid, outer: Fid) -> bool {
         })
 }
 
-/// The namespace after a rename; what it fails with if it cannot be done.
+/// Returns the namespace after a rename, or its error if it is impossible.
 pub(super) fn rename(
     mut tree: Tree,
     from: &(Fid, String),

@@ -1,12 +1,13 @@
-//! The simulation finds bugs: each of these is planted, found by one of a few seeds, and found again by the same seed in the same way.
+//! The simulation finds bugs: each of these is planted, found by one of a few seeds, and found again by the
+//! same seed with the same events.
 
 use super::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// So many seeds at most until a bug is found: as many as each run of all tests tries.
+/// Maximum number of seeds until a bug is found: as many as each run of all tests tries.
 const SEEDS: u64 = 12;
 
-/// What happened in a run, and what was found in it.
+/// Returns the events of a run, and the problem found in it.
 fn find(bug: Bug, seed: u64) -> (String, Option<String>) {
     let mut told = String::new();
     let outcome = catch_unwind(AssertUnwindSafe(|| run_with(Some(bug), (seed, 60, 6), &mut told)));

@@ -1,4 +1,4 @@
-//! Several clients at the same time, under the scheduler of a simulation.
+//! Several concurrent clients, under the scheduler of a simulation.
 
 use super::*;
 use nacre_env::sim::Outcome;
@@ -7,8 +7,8 @@ use nacre_env::thread;
 const MDTS: u16 = 3;
 const STEPS: usize = 30;
 
-/// What clients do at the same time, each on its own thread: they make, move, link and remove the same few names in directories
-/// of all MDTs. Returns the name space that is left.
+/// Runs concurrent clients, each on its own thread: they create, move, link and remove the same few names in
+/// directories of all MDTs. Returns the remaining name space.
 fn clients_at_once(seed: u64) -> Outcome<Tree> {
     sim::run(options(seed), || {
         let world = World::new(MDTS, seed);
@@ -33,7 +33,7 @@ fn clients_at_once(seed: u64) -> Outcome<Tree> {
     })
 }
 
-/// A client that is connected to all MDTs.
+/// A client connected to all MDTs.
 struct Client<'a> {
     world: &'a World,
     exports: Vec<Arc<Export>>,
@@ -102,14 +102,15 @@ fn a_seed_gives_clients_at_once_the_same_steps_each_time() {
 
 #[test]
 fn what_several_clients_do_at_once_leaves_a_name_space_that_is_whole() {
-    // More by hand: NACRE_SEEDS=1000.
+    // For more seeds: NACRE_SEEDS=1000.
     let seeds = std::env::var("NACRE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(12);
     let trees: BTreeSet<String> =
         (0..seeds).map(|seed| format!("{:?}", clients_at_once(seed).result)).collect();
     assert!(trees.len() as u64 * 2 > seeds, "{} name spaces of {seeds} seeds", trees.len());
 }
 
-/// One thread does everything there but what the stores do by themselves: their threads take their steps at the same places, too.
+/// One thread does everything there except the background work of stores: their threads take their steps at
+/// the same points, too.
 #[test]
 fn a_seed_gives_servers_that_die_the_same_steps_each_time() {
     let simulate = || sim::run(options(77), || run(77, 60, 6));

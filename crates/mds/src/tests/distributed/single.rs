@@ -1,4 +1,4 @@
-//! Single events: what one test each is about.
+//! Single events, one for each test.
 
 use super::*;
 use crate::check::check_dir;
@@ -22,7 +22,8 @@ pub(super) fn rename<'a>(from: (Fid, &'a str), to: (Fid, &'a str)) -> MdsRequest
     }
 }
 
-/// The log of a server that loses power may lose its end. What others have a part in comes back from them, whoever coordinated it.
+/// The log of a server may lose its end in a power loss. Other MDTs return the transactions in which they
+/// took part, whichever coordinated them.
 #[test]
 fn a_part_that_was_lost_with_the_power_is_done_again() {
     for lost in [0u16, 1] {
@@ -49,7 +50,7 @@ fn a_part_that_was_lost_with_the_power_is_done_again() {
     }
 }
 
-/// The answer comes back with it: its client has not heard it, and asks again.
+/// The answer is restored with it: its client has not received it, and resends the request.
 #[test]
 fn an_answer_that_was_lost_with_the_power_is_known_again() {
     let mut world = World::new(2, 3);
@@ -132,7 +133,7 @@ fn files_move_together_and_each_moves_or_stays_on_its_own_account() {
         assert_eq!(lead(&directory, &format!("{number}")), *fid);
     }
     assert_eq!(lead(&Fid::ROOT, "link"), moves[1].1);
-    // As after an answer that was lost. What is gone was perhaps moved by somebody else, to another FID.
+    // As after a lost answer. If the inode is not found, another request may have moved it, to another FID.
     let again = world.run(0, &request);
     assert_eq!(again, Ok(MdsReply::Outcomes(outcomes)), "those that have moved are where they should be");
     world.recover();
@@ -140,7 +141,7 @@ fn files_move_together_and_each_moves_or_stays_on_its_own_account() {
     world.check();
 }
 
-/// A directory on MDT 1, and the parts of an operation of MDT 0 that puts a name there.
+/// Creates a directory on MDT 1, and the parts of a transaction of MDT 0 that adds a name there.
 fn one_name_elsewhere() -> (World, Fid, Vec<Part>) {
     let world = World::new(2, 4);
     let fid = world.fid(1);
@@ -151,8 +152,8 @@ fn one_name_elsewhere() -> (World, Fid, Vec<Part>) {
     (world, fid, vec![Part { mdt: 0, updates: Vec::new() }, Part { mdt: 1, updates: vec![name] }])
 }
 
-/// A commit may wait for clients, and fail. Until then an MDT that has just restarted must not hear of the operation, nor may its
-/// coordinator take it for done.
+/// A commit may wait for clients, and fail. Until then a restarted MDT must not get the transaction, nor may
+/// its coordinator treat it as done.
 #[test]
 fn an_operation_that_is_about_to_be_committed_is_done_nowhere_else() {
     let (world, fid, parts) = one_name_elsewhere();
@@ -171,7 +172,7 @@ fn an_operation_that_is_about_to_be_committed_is_done_nowhere_else() {
     assert_eq!(asked.map(|answer| answer.reply), Err(Status::EAGAIN), "it is still known, and not decided");
 }
 
-/// Who wants everything durable waits for the decision, and does not take it. The operation may still not happen.
+/// A sync of everything waits for the decision, and does not make it. The transaction may still abort.
 #[test]
 fn an_operation_that_is_about_to_be_committed_is_not_done_because_somebody_syncs() {
     struct Tell(mpsc::Sender<()>);
@@ -203,7 +204,8 @@ fn an_operation_that_is_about_to_be_committed_is_not_done_because_somebody_syncs
     assert!(matches!(found, Ok(MdsReply::Entry { attr: None, .. })), "{found:?}");
 }
 
-/// Nothing can have been lost, so clients need not wait for those who would know of it. After an end without order they do.
+/// Nothing can have been lost, so clients need not wait for the MDTs that would know of it. After an unclean
+/// end they do.
 #[test]
 fn an_mdt_that_was_stopped_in_order_lets_clients_in_though_no_other_answers() {
     for in_order in [true, false] {
@@ -227,7 +229,7 @@ fn an_mdt_that_was_stopped_in_order_lets_clients_in_though_no_other_answers() {
     }
 }
 
-/// Each question to one that does not answer takes seconds, and a server that stops waits for them.
+/// Each request to an unresponsive MDT takes seconds, and a server that stops waits for them.
 #[test]
 fn an_mdt_that_is_away_is_not_asked_for_each_operation() {
     let world = World::new(2, 1);
@@ -246,7 +248,7 @@ fn an_mdt_that_is_away_is_not_asked_for_each_operation() {
     world.check();
 }
 
-/// What an MDT cannot know of names on others is not taken for damage when something else is repaired.
+/// The repair of one MDT does not treat unknown names on other MDTs as damage.
 #[test]
 fn a_repair_of_one_mdt_leaves_inodes_alone_whose_names_lie_on_others() {
     let world = World::new(2, 6);
@@ -303,7 +305,7 @@ fn a_name_on_another_mdt_is_told_to_be_there() {
     assert_eq!(path, MdsReply::Path { top: inner, path: b"middle/last".to_vec() });
 }
 
-/// An MDT may be told of another one that has joined before its configuration says so.
+/// An MDT may get a request that names another one which has joined before its configuration has it.
 #[test]
 fn an_mdt_that_is_not_known_is_looked_for_before_it_is_missing() {
     let world = World::new(3, 5);
@@ -312,7 +314,7 @@ fn an_mdt_that_is_not_known_is_looked_for_before_it_is_missing() {
         |net: &Arc<Net>, to| (to, Arc::new(Way { net: net.clone(), from: 0, to }) as Arc<dyn MdsEndpoint>);
     mds.leaves.operations.set_peers([way(&world.net, 1)].into_iter().collect());
     let asked = Arc::new(Mutex::new(Vec::new()));
-    // The network knows the server, and the server must not keep the network.
+    // The network has the server, and the server must not own the network.
     let (seen, weak, net) = (asked.clone(), Arc::downgrade(&mds), Arc::downgrade(&world.net));
     mds.set_newcomers(Box::new(move |index| {
         seen.lock().push(index);
@@ -333,7 +335,7 @@ fn an_mdt_that_is_not_known_is_looked_for_before_it_is_missing() {
     world.check();
 }
 
-/// One that joins takes no names before it knows how others hash them.
+/// An MDT that joins accepts no names before it has the seed with which others hash them.
 #[test]
 fn an_mdt_is_acquainted_when_the_first_one_has_told_it_what_it_must_know() {
     let world = World::new(2, 6);
@@ -351,7 +353,7 @@ fn an_mdt_is_acquainted_when_the_first_one_has_told_it_what_it_must_know() {
     world.recover();
 }
 
-/// Its ways to others are pinged while they are not used.
+/// Its connections to others are pinged while they are idle.
 #[test]
 fn a_server_is_known_without_a_lease() {
     let world = World::new(2, 7);
@@ -362,7 +364,8 @@ fn a_server_is_known_without_a_lease() {
     assert_eq!(other.map(|answer| answer.reply), Err(Status::EVICTED), "it is no client");
 }
 
-/// Clients come back when the server listens, which it does not before this; and what they open again may be what is locked.
+/// Clients reconnect when the server listens, which it does only after this; and the files that they reopen
+/// may be the locked ones.
 #[test]
 fn what_others_have_decided_is_done_while_clients_of_the_last_run_are_awaited() {
     let mut world = World::new(2, 5);
@@ -390,7 +393,7 @@ fn what_others_have_decided_is_done_while_clients_of_the_last_run_are_awaited() 
     world.check();
 }
 
-/// Whether somebody has a file open is known only when the clients of the last run are back.
+/// Whether a client has a file open is known only when the clients of the last run have reconnected.
 #[test]
 fn a_file_whose_last_name_goes_before_its_opener_is_back_stays_for_it() {
     let mut world = World::new(2, 5);
@@ -428,7 +431,7 @@ fn a_file_whose_last_name_goes_before_its_opener_is_back_stays_for_it() {
     world.check();
 }
 
-/// Operations that an MDT knows.
+/// Returns the transactions known to an MDT.
 fn stored(mds: &Mds) -> Vec<Operation> {
     let mut found = Vec::new();
     let mut take = |_: &[u8], value: &[u8]| {
@@ -442,8 +445,8 @@ fn stored(mds: &Mds) -> Vec<Operation> {
     found
 }
 
-/// A request may be sent twice, and the second one come late: after all that it asks for is durable and others of its coordinator are
-/// not.
+/// A request may be sent twice, and the second copy arrive late: after its transactions are durable and while
+/// others of its coordinator are not.
 #[test]
 fn an_operation_is_not_done_again_when_it_was_forgotten_before_an_older_one() {
     let world = World::new(2, 8);
@@ -473,7 +476,8 @@ fn an_operation_is_not_done_again_when_it_was_forgotten_before_an_older_one() {
     world.check();
 }
 
-/// What is forgotten between the answer to a greeting and its end would be taken for lost, and done twice.
+/// Transactions forgotten between the answer to a greeting and its end would count as lost, and be applied
+/// twice.
 #[test]
 fn nothing_is_forgotten_before_it_was_asked_what_is_to_be_done_again() {
     let world = World::new(2, 7);
@@ -498,8 +502,8 @@ fn nothing_is_forgotten_before_it_was_asked_what_is_to_be_done_again() {
     world.check();
 }
 
-/// A rename was answered, and one of the MDTs was away when it should have heard that it happens: whoever lists the directories finds the
-/// name in one of them. What is not decided is waited for by nobody.
+/// A rename was acknowledged, and one of the MDTs was unreachable when the decision was sent: a client that
+/// lists the directories finds the name in one of them. Undecided transactions delay no listing.
 #[test]
 fn a_listing_shows_what_another_mdt_has_decided() {
     let world = World::new(2, 12);
@@ -533,7 +537,7 @@ fn a_listing_shows_what_another_mdt_has_decided() {
         coordinator.core.coordinator.gather(&[], &[(here, b"c"), (there, b"c")]).expect("nobody has them");
     assert_eq!((listed(here), listed(there)), (vec!["b".to_owned(), "c".to_owned()], vec!["a".to_owned()]));
     drop(gathered);
-    // What does not happen is found out, too.
+    // Aborted transactions are resolved, too.
     assert_eq!(listed(there), ["a"]);
     world.net.loses_decisions.store(false, Ordering::Relaxed);
     world.run(0, &rename((here, "c"), (there, "c"))).expect("nobody has the names any more");
@@ -543,7 +547,7 @@ fn a_listing_shows_what_another_mdt_has_decided() {
     world.check();
 }
 
-/// A directory on MDT 0 with names.
+/// Creates a directory on MDT 0 with names.
 fn with_names(world: &World, name: &str) -> Fid {
     let dir = world.fid(0);
     world.make(Fid::ROOT, name, dir, true).expect("made");
@@ -553,7 +557,7 @@ fn with_names(world: &World, name: &str) -> Fid {
     dir
 }
 
-/// How many shards it has; none if it is whole.
+/// Returns the number of its shards; 0 if it is not striped.
 fn shards(world: &World, dir: Fid) -> usize {
     world.list_of(dir).map_or(0, |list| list.shards.len())
 }
@@ -625,13 +629,13 @@ fn a_shard_that_is_given_up_while_it_is_listed_says_that_its_names_are_elsewhere
     world.run(0, &MdsRequest::Restripe { fid: dir, wish: &wish.encode() }).expect("begins");
     world.settle();
     assert_eq!(mds.leaves.records.find_inode(&shard), Ok(None));
-    // Where the time of access is renewed, whoever lists it has waited for its end.
+    // Every listing that updates the access time has waited for its end.
     assert_eq!(mds.lookups.touch_directory(&seen, None), Err(Status::WRONG_SHARD));
     drop(mds);
     world.check();
 }
 
-/// What leaves is gone from the store a moment before the record in memory says so.
+/// A name that leaves is removed from the store a moment before the record in memory changes.
 #[test]
 fn a_listing_that_misses_names_that_have_just_left_says_that_they_have() {
     let world = World::new(2, 11);
@@ -664,7 +668,8 @@ fn a_listing_that_misses_names_that_have_just_left_says_that_they_have() {
     assert_eq!((page.entries().count(), moved), (0, MOVED_ALL));
 }
 
-/// A participant never gives up what a coordinator may have decided, and waits for nobody who is not there.
+/// A participant never aborts a transaction that a coordinator may have decided, and waits for no coordinator
+/// that does not exist.
 #[test]
 fn what_is_prepared_for_a_coordinator_that_does_not_exist_or_has_forgotten_it_expires() {
     let world = World::new(2, 5);
@@ -691,7 +696,7 @@ fn what_is_prepared_for_a_coordinator_that_does_not_exist_or_has_forgotten_it_ex
     };
     let first = world.net.get(0).expect("alive");
     assert_eq!(prepare(&first, OpId { mdt: 0, ..nobody }), Err(Status::EPROTO), "its own");
-    // Nobody can say what MDTs there are, so it may be one that has just joined.
+    // The list of MDTs is unknown, so it may be one that has just joined.
     prepare(&first, nobody).expect("prepared");
     drop(first);
     world.net.kill(0);

@@ -1,8 +1,8 @@
-//! Operations of the namespace: chosen by dice, done, and what a model says of them.
+//! Operations on the namespace: chosen at random, executed, and compared with a model.
 
 use super::*;
 
-/// One operation of the namespace.
+/// An operation on the namespace.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Make {
@@ -26,7 +26,7 @@ pub(super) enum Step {
         to: (Fid, String),
         flags: RenameFlags,
     },
-    /// The directory gets so many shards; nobody sees anything of it.
+    /// The directory gets this many shards, which programs do not see.
     Restripe {
         fid: Fid,
         count: i32,
@@ -37,7 +37,7 @@ pub(super) enum Step {
         fid: Fid,
         to: Fid,
     },
-    /// Files of one MDT get others, some together, and others perhaps not.
+    /// Files of one MDT get other FIDs, some together, and some possibly not.
     MigrateFiles {
         moves: Vec<(Fid, Fid)>,
     },
@@ -126,7 +126,7 @@ impl Step {
         Step::Migrate { fid: entry.fid, to }
     }
 
-    /// Up to four files of the MDT of one, to any of the others.
+    /// Chooses up to four files of one MDT, and another MDT for them.
     fn migrate_files(dice: &mut Rng, world: &World, (entry, entries): (&Entry, &[&Entry])) -> Step {
         let mdt = entry.fid.mdt_index();
         let files = entries.iter().filter(|entry| !entry.is_dir && entry.fid.mdt_index() == mdt);
@@ -138,12 +138,12 @@ impl Step {
         Step::MigrateFiles { moves: files.into_iter().take(4).map(|fid| (fid, to())).collect() }
     }
 
-    /// True if a server may say that it does not want to.
+    /// Returns true if a server may refuse the step with this status.
     pub(super) fn may_be_refused(&self, status: Status) -> bool {
         matches!(self, Step::Migrate { .. }) && matches!(status, Status::EBUSY | Status::EALREADY)
     }
 
-    /// What a namespace may be after it has failed: of several files, some may have moved.
+    /// Returns the possible namespaces after a failure: of several files, some may have moved.
     pub(super) fn partly(&self, tree: &Tree) -> Vec<Tree> {
         let Step::MigrateFiles { moves } = self else { return vec![tree.clone()] };
         let some = |choice: u32| {
@@ -202,7 +202,7 @@ impl Step {
         }
     }
 
-    /// The MDTs of what it touches.
+    /// Returns the MDTs that the step touches.
     pub(super) fn mdts(&self, world: &World, tree: &Tree) -> BTreeSet<u16> {
         let home = |parent: &Fid, name: &str| world.home(*parent, name);
         let lead =
@@ -222,7 +222,7 @@ impl Step {
                 with_parts(lead(&to.0, &to.1)),
             ]
             .concat(),
-            // On all of them, so that nobody counts on its loss.
+            // On all of them, so that no test relies on its loss.
             Step::Restripe { .. } | Step::Migrate { .. } | Step::MigrateFiles { .. } => {
                 return (0..world.count()).collect();
             }
@@ -230,7 +230,7 @@ impl Step {
         fids.iter().map(Fid::mdt_index).collect()
     }
 
-    /// The namespace after it; what it fails with if it cannot be done.
+    /// Returns the namespace after the step, or its errors if it is impossible.
     pub(super) fn model(&self, tree: &Tree) -> Result<Tree, Vec<Status>> {
         let mut tree = tree.clone();
         let find = |tree: &Tree, parent: &Fid, name: &str| tree[parent].get(name).cloned();
