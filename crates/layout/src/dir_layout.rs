@@ -6,15 +6,15 @@
 //! ```text
 //!  0 magic u32      4 shards u32     8 MDT of the master u32 (in a shard: its place in the list)
 //! 12 hash u16       14 flags u16    16 version u32    20 migrate offset u32    24 migrate hash u32
-//! 28 zeros          32 moved u64 (zero in what programs see)     40 FID of the former directory (Lustre: a pool)
+//! 28 zeros          32 moved u64 (zero for programs)    40 FID of the former directory (Lustre: a pool)
 //! 56 FIDs of the shards, 16 bytes each; a shard stores none
 //! ```
 //!
 //! While names move, the list has two layouts. A migration has the new shards before the migrate offset and
 //! the old ones from there on; a split adds shards behind the existing ones, a merge removes the last ones:
 //! the offset is the smaller count. Each old shard stores its progress: names with positions before `moved`
-//! are in their new shards. A directory itself may be one of its shards while it becomes striped, or whole
-//! again.
+//! are in their new shards. A directory itself may be one of its shards while it becomes striped, or
+//! unstriped again.
 //!
 //! A directory that moves to another MDT is replaced by another inode; until all names have moved, the list
 //! names the former inode, which has the same list.
@@ -291,7 +291,6 @@ impl DirLayout {
     /// Decodes the list as a directory stores it.
     ///
     /// # Errors
-    ///
     /// If the bytes are not such a list.
     pub fn decode(bytes: &[u8]) -> Result<DirLayout, DirError> {
         let (header, rows) = split_header(bytes, MAGIC_DIRECTORY)?;
@@ -409,7 +408,6 @@ impl DirShard {
     /// Decodes the record of a shard, or of a directory that is one of its own shards.
     ///
     /// # Errors
-    ///
     /// If the bytes are not such a record.
     pub fn decode(fid: &Fid, bytes: &[u8]) -> Result<DirShard, DirError> {
         if let Ok((header, rows)) = split_header(bytes, MAGIC_DIRECTORY) {
@@ -464,7 +462,6 @@ impl DirShard {
 /// to which names have moved.
 ///
 /// # Errors
-///
 /// If the bytes are not such a record.
 pub fn with_moved(bytes: &[u8], moved: u64) -> Result<Vec<u8>, DirError> {
     let mut bytes = bytes.to_vec();

@@ -6,7 +6,8 @@ use bitflags::bitflags;
 use nacre_types::Fid;
 use nacre_types::limits::{DATA_INDEX_MAX, TARGET_INDEX_MAX};
 
-/// A range of file offsets `[start, end)`; `end == u64::MAX` means "to the end of the file, wherever that is".
+/// A range of file offsets `[start, end)`; `end == u64::MAX` means "to the end of the file, wherever that
+/// is".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// Offset of the first byte.

@@ -53,7 +53,6 @@ impl PoolName {
     /// Checks the name of a new pool.
     ///
     /// # Errors
-    ///
     /// The first rule that the name breaks.
     pub fn for_pool(name: &str) -> Result<PoolName, PoolNameError> {
         if name.is_empty() {

@@ -2,7 +2,8 @@
 
 use crate::layout::{Extent, Layout, StripeObject};
 
-/// The part of one object that a file range maps to. In RAID-0 a range of the file is one range of each object.
+/// The part of one object that a file range maps to. In RAID-0 a range of the file is one range of each
+/// object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObjectRange {
     /// The object and its OST.

@@ -109,7 +109,6 @@ impl LayoutSpec {
     /// Checks the fields that are set.
     ///
     /// # Errors
-    ///
     /// The first rule that is broken.
     pub fn check(&self) -> Result<(), SpecError> {
         if self.pattern == Pattern::Mdt && *self != LayoutSpec::ON_MDT {

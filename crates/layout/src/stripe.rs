@@ -80,8 +80,8 @@ pub struct Chunk {
     pub len: u64,
 }
 
-/// Cuts `[offset, offset + len)` into chunks, in file order. Neighbouring stripes on the same object are merged when they
-/// are contiguous there (one stripe, or a single-stripe file).
+/// Cuts `[offset, offset + len)` into chunks, in file order. Neighbouring stripes on the same object are
+/// merged when they are contiguous there (one stripe, or a single-stripe file).
 ///
 /// The iterator ends early at the end of the last component.
 pub fn chunks(layout: &Layout, offset: u64, len: u64) -> impl Iterator<Item = Chunk> + '_ {

@@ -7,7 +7,7 @@
 //! ```text
 //!  0 magic u32     4 pattern u32                8 oid u64 and sequence u64 of the file
 //! 24 stripe size   28 stripe count u16          30 layout generation (read) or first OST (request), u16
-//! 32 pool, 16 bytes (version 3 only)            then 24 bytes per object: FID 16, generation u32, OST index u32
+//! 32 pool, 16 bytes (version 3 only)            then 24 bytes per object: FID, generation u32, OST index u32
 //! ```
 //!
 //! The generation of an OST is 0; on disk it is 1 of an object that was written to
@@ -17,7 +17,7 @@
 //! no objects: the FID of the file in the header is that of the object, so that a layout swap moves the data
 //! to the other file.
 //!
-//! What is written is little-endian; what is read may have the other byte order, which the magic reveals. In
+//! Encoding is little-endian; decoding accepts either byte order, which the magic determines. In
 //! specifications 0 means "the default", a count of 0xffff all OSTs, an offset of 0xffff any OST.
 
 pub mod composite;

@@ -40,7 +40,6 @@ impl Wish {
     /// Checks every rule that does not depend on inherited values.
     ///
     /// # Errors
-    ///
     /// The first rule that is broken.
     pub fn check(&self) -> Result<(), SpecError> {
         let components = match self {

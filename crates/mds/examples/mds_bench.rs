@@ -1,7 +1,7 @@
 //! Speed of the metadata engine alone: no network, no FUSE. `mds_bench [DIR] [FILES] [THREADS]`.
 //!
-//! Each thread has a CPU, a directory and its part of the files. Prints operations per second over all threads, and per
-//! second of CPU time, which other work on the machine disturbs less.
+//! Each thread has a CPU, a directory and its part of the files. Prints operations per second over all
+//! threads, and per second of CPU time, which other work on the machine disturbs less.
 
 use nacre_env::clock::Instant;
 use nacre_mds::{Mds, MdsConfig};

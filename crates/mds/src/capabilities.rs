@@ -59,7 +59,6 @@ impl Capabilities {
     /// Sets the lifetime of capabilities signed from this call on, in seconds.
     ///
     /// # Errors
-    ///
     /// `ERANGE` for less than half a minute and more than a day.
     pub fn set_expire_s(&self, expire_s: u64) -> StatusResult<()> {
         if !EXPIRE_S_RANGE.contains(&expire_s) {

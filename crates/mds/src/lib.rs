@@ -23,7 +23,7 @@
 //! | `layout_changes/*` | changes of layouts; objects for files |
 //! | `records`, `cache` | inodes and names in the store, and in memory |
 //! | `tables` | which key holds what; formats in `docs/formats/mdt.md` |
-//! | `staging/*` | writes of a plan or an update to the store; first links, extra links, removal of the last name |
+//! | `staging/*` | writes of plans and updates; first links, extra links, removal of the last name |
 //! | `commit` | commits of requests with their answers, and callbacks to clients |
 //! | `locks`, `turn` | exclusive access to inodes and names, and waiting for it |
 //! | `mdlocks` | locks that clients cache under, and their revocation |

@@ -1,4 +1,5 @@
-//! Tests of the server through its requests. [`Fixture`] is an MDT in a directory of its own with OSTs that only count.
+//! Tests of the server through its requests. [`Fixture`] is an MDT in a directory of its own with OSTs that
+//! only count.
 
 mod acls;
 mod capabilities;

@@ -1,10 +1,11 @@
 //! `lov_comp_md_v1`: a table of components, followed by a `lov_user_md` for each.
 //!
 //! ```text
-//!  0 magic u32    4 size of all u32    8 generation u32    12 flags u16, 14 components u16, 16 mirrors - 1 u16, then zeros
+//!  0 magic u32    4 size of all u32    8 generation u32    12 flags u16    14 components u16
+//! 16 mirrors - 1 u16, then zeros
 //! 32 for each component 48 bytes:
 //!      0 id u32     4 flags u32       8 start u64, end u64 (all ones: the file has no end)
-//!     24 offset u32, 28 size u32 of its lov_user_md         32 generation u32      36 time and link, parity: zero
+//!     24 offset u32, 28 size u32 of its lov_user_md    32 generation u32    36 time and link, parity: zero
 //! ```
 //!
 //! An extension, into which the component before it grows, has the flag `extension`, no stripes, and in the

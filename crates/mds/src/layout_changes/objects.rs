@@ -132,8 +132,8 @@ impl LayoutChanges {
     }
 }
 
-/// Removes all objects from components that have any on one of these OSTs. Returns those objects, and one past
-/// the first byte of the last of these components.
+/// Removes all objects from components that have any on one of these OSTs. Returns those objects, and one
+/// past the first byte of the last of these components.
 fn take_back(layout: &mut Layout, silent: &[u16]) -> (Vec<StripeObject>, u64) {
     let (mut left, mut end) = (Vec::new(), 0);
     for component in &mut layout.components {

@@ -92,7 +92,6 @@ impl PageBuilder {
 /// Checks a range of locks.
 ///
 /// # Errors
-///
 /// `EINVAL` for an invalid range of handles.
 pub(super) fn check_range(locks: LockRange) -> StatusResult<()> {
     let is_sound = locks.first.0 > 0 && locks.first.0.checked_add(u64::from(locks.count)).is_some();
@@ -118,7 +117,6 @@ impl Lookups {
     /// Returns a page of a directory.
     ///
     /// # Errors
-    ///
     /// `WRONG_SHARD` if names are elsewhere; `EINVAL` if not even one entry fits, or for an invalid range of
     /// locks.
     pub fn read_dir(&self, export: &Export, listing: &Listing) -> StatusResult<MdsAnswer> {

@@ -195,7 +195,6 @@ impl Coordinator {
     /// part, or a reader sees it.
     ///
     /// # Errors
-    ///
     /// As [`Coordinator::execute`].
     pub fn execute_own(&self, gathered: Gathered<'_>, updates: Vec<Update>) -> StatusResult<()> {
         let client = nacre_types::ClientUuid([0; 16]);

@@ -300,7 +300,8 @@ fn lustres_layout_attribute_reads_and_sets_striping() {
     let layout = f.intent(file).expect("objects");
     let bytes = get(file).expect("has a layout");
     assert_eq!(user_md::decode_layout(&bytes).as_ref(), Ok(&*layout));
-    // A file with objects keeps its layout; programs that copy attributes after the data must not fail for it.
+    // A file with objects keeps its layout; programs that copy attributes after the data must not fail for
+    // it.
     let wider = user_md::encode_spec(&file, &LayoutSpec { stripe_count: Some(1), ..spec.clone() });
     assert!(set(file, &wider).is_ok() && set(file, &bytes).is_ok());
     assert_eq!(get(file).as_ref(), Ok(&bytes));

@@ -1,4 +1,5 @@
-//! Attributes, extended attributes and ACLs in the POSIX model, written from the manual pages; and cases of their rules.
+//! Attributes, extended attributes and ACLs in the POSIX model, written from the manual pages; and cases of
+//! their rules.
 
 use super::model::{Node, Posix, WRITE};
 use super::*;
