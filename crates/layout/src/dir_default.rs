@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  0 magic u32      4 count i32            8 index u32 (all ones: by space)   12 hash u16     14 flags u16
-//! 16 type, zeros    20 levels u8           21 levels round-robin u8               22 zeros
+//! 16 type, zeros    20 levels u8           21 levels round-robin u8           22 zeros
 //! 32 pool, zeros    48 with a list of MDTs, 24 bytes for each: 20 of no meaning, MDT u32
 //! ```
 

@@ -6,7 +6,7 @@
 //!
 //! | behind the extension | what happens |
 //! | --- | --- |
-//! | another component | it begins where this one ends, which is removed without objects (*spill over*) |
+//! | another component | it begins where this one ends (*spill over*); without objects this one is removed |
 //! | nothing, and other OSTs have free space | a copy of the component continues there (*repeat*) |
 //! | nothing, and no OST has free space | the component grows regardless, until its OSTs are full |
 //!

@@ -284,8 +284,8 @@ impl Layout {
         }
     }
 
-    /// Returns true if the first component is to be on an MDT and no component has an object yet: such a
-    /// head, which the user did not set explicitly, is used only if the file's first data is small.
+    /// Returns true if the first component is to be on an MDT and no component has an object yet: a file with
+    /// the default layout keeps this head only if its first data is small.
     pub fn has_open_head(&self) -> bool {
         !self.has_objects() && self.components.first().is_some_and(|first| first.pattern == Pattern::Mdt)
     }

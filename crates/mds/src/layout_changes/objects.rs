@@ -109,7 +109,7 @@ impl LayoutChanges {
                 return Err(Status::EAGAIN);
             }
             for object in &left {
-                // The OSTs get the request later: the table of objects is locked while OSTs allocate.
+                // The OSTs are notified below, since those that allocate objects are locked here.
                 tx.batch().put(DESTROYS, destroy_key(object.ost_index, &object.object).as_slice(), &PRESENT);
             }
             tx.put_inode(changed);

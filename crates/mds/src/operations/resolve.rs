@@ -197,7 +197,7 @@ impl Resolver {
     }
 
     /// Waits for the greetings before updates of other MDTs are applied: transactions that this MDT has lost
-    /// come first. Without the thread, this call sends them.
+    /// come first. Without the thread no greetings are sent, so there is nothing to wait for.
     pub fn await_own_greetings(&self) {
         if self.leaves.operations.may_lack_parts() && self.thread.lock().is_some() {
             self.leaves.operations.await_greetings();

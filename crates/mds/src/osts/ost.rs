@@ -483,7 +483,7 @@ impl Ost {
                  'nacre check' names the files whose data is lost",
                 self.index
             );
-            // Once its mark is raised, it continues above; until then it gets no requests.
+            // With its mark raised it continues above; until then it gets no new objects.
             let is_first = std::mem::take(&mut state.prepared);
             if !is_first {
                 state.resting_until = Some(Instant::now() + REST);
