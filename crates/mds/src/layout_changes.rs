@@ -161,7 +161,7 @@ impl LayoutChanges {
         };
         let amendment = plan::set_layout(caller.cred(), &laid, wish, pool, now())?;
         if record.attr.is_regular() {
-            // The new specification replaces the cached one.
+            // Clients may have cached the layout that followed from the old specification.
             self.core.client_locks.call_back_layout(fid, false, None)?;
         }
         let performer = &self.core.performer;

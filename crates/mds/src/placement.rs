@@ -67,7 +67,7 @@ impl Placement {
 
 /// Returns the default that a new directory inherits from its parent: `Some(None)` if the parent's ends at
 /// this level; `None` if the parent has none to inherit. The root's default applies to the whole file system
-/// and is read where it is stored.
+/// and is not copied: it is read at the root.
 ///
 /// # Errors
 /// `EUCLEAN` if it is damaged.
