@@ -60,7 +60,7 @@ pub fn run(args: &RebalanceArgs) -> Result<i32> {
         .map_err(Failure::because(format!("use {} as a mount", args.mount_point.display())))?;
     let mut uses = uses(&mount, args)?;
     if !args.dry_run {
-        close_drained(&mount, args, &mut uses)?;
+        close_drained(&mount, args, &mut uses);
     }
     let mut plan = Plan::new(uses, &args.drain, args.within_percent)?;
     let mut progress = Progress::new(args.json);
@@ -133,13 +133,15 @@ fn show(args: &RebalanceArgs, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// Keeps new objects off the OSTs that are to be emptied: the copies would go there, too.
-fn close_drained(mount: &Mounted, args: &RebalanceArgs, uses: &mut [Use]) -> Result<()> {
+/// Keeps new objects off the OSTs to be emptied, where copies would go, too. An OST on another host may have been closed otherwise
+/// (`osp.*.active=0` on the MDTs): then a warning is all.
+fn close_drained(mount: &Mounted, args: &RebalanceArgs, uses: &mut [Use]) {
     for ost in uses.iter_mut().filter(|ost| args.drain.contains(&ost.index) && !ost.is_closed) {
-        super::drain::close(mount, TargetId::ost(ost.index))?;
+        if let Err(failure) = super::drain::close(mount, TargetId::ost(ost.index)) {
+            eprintln!("nacre: {}", failure.message);
+        }
         ost.is_closed = true;
     }
-    Ok(())
 }
 
 /// Space of all OSTs that answer.
