@@ -49,7 +49,7 @@ pub(crate) fn note(medium: AnyMedium) -> String {
     let what = match medium {
         AnyMedium::Nothing => return "service times are the device's own".to_owned(),
         AnyMedium::Store(_) => {
-            "a transfer seeks unless it goes on in its object, wherever that lies, and the index takes its own time"
+            "a transfer seeks unless it continues its object, wherever that is stored; the index takes its own time"
         }
         AnyMedium::Device(_) => "a model of the whole device of the store; the index takes its own time",
     };

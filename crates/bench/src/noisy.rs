@@ -181,7 +181,7 @@ fn make_directories(instance: &Instance, disks: usize) -> Result<(), Error> {
 
 fn report_of(arguments: &NoisyArguments, disks: usize, figures: &[Figures]) -> Report {
     let mut report = Report::new(format!(
-        "A stream beside {} writer(s) of 4 KiB at random, {disks} disk OST(s) and one of flash, all simulated",
+        "A stream with {} writer(s) of 4 KiB at random, {disks} disk OST(s) and one of flash, all simulated",
         arguments.writers.max(1)
     ));
     let row = |name: String, unit, samples: &Samples| Row::new(name, unit, samples.clone());

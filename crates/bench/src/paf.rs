@@ -194,7 +194,7 @@ fn measure(arguments: &RunArguments) -> Result<(), Error> {
             let all = settings.states().len() * settings.cells().len();
             let why = if matches!(error, Error::Interrupted) { "interrupted" } else { "broken off" };
             eprintln!(
-                "nacre: {why}: {} of {all} pairs are measured and kept in {}; the same command goes on with the files in {}",
+                "nacre: {why}: {} of {all} pairs are measured and kept in {}; the same command continues with the files in {}",
                 engine.state().cells.len(),
                 engine.output().display(),
                 settings.target.display()

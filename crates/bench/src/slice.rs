@@ -311,7 +311,7 @@ impl SliceRun<'_> {
                 row.target = (!separate).then_some(Target::AtMost(bound));
                 self.report.rows.push(row);
             };
-            add("comes up, made anew", Unit::Seconds, first, START_SECONDS_MAX);
+            add("starts, newly created", Unit::Seconds, first, START_SECONDS_MAX);
             add("comes up again", Unit::Seconds, second, START_SECONDS_MAX);
             add("resident memory, idle", Unit::Bytes, resident, RESIDENT_BYTES_MAX);
         }

@@ -118,7 +118,7 @@ pub fn run(arguments: &TalksArguments) -> Result<(), Error> {
         let mut outcome = match why.or_else(|| ground.obstacle(experiment, &sized)) {
             Some(why) => left_out(experiment, why),
             None => perform::perform(experiment, &sized, &ground).inspect_err(|_| {
-                eprintln!("bench talks: interrupted; the same command goes on with {}", experiment.name);
+                eprintln!("bench talks: interrupted; the same command continues with {}", experiment.name);
             })?,
         };
         if let Some(why) = &outcome.skipped {

@@ -193,7 +193,7 @@ impl Client {
             if let Err(failure) = self.sizes.push_size(&file) {
                 self.requests
                     .faults
-                    .log(failure.explain(|context| context.action("tell the size").fid(file.fid)));
+                    .log(failure.explain(|context| context.action("report the size").fid(file.fid)));
             }
         }
         let Some(mdt) = self.requests.mdt_once_joined(mdt_index) else { return };

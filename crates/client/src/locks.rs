@@ -309,7 +309,7 @@ impl Locks {
             }
         });
         if !done {
-            log::debug!("a lock is not given up: the client ends");
+            log::debug!("a lock is not released: the client ends");
         }
     }
 

@@ -293,9 +293,9 @@ fn unknown(error: Error, file_system: &str, what: &str) -> Result<String, Error>
     let Error::Io { source, .. } = &error else { return Err(error) };
     match Errno::from_io_error(source) {
         Some(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::INVAL) => {
-            Ok(format!("{file_system} does not tell {what}"))
+            Ok(format!("{file_system} does not report {what}"))
         }
-        Some(Errno::PERM | Errno::ACCESS) => Ok(format!("only root is told {what}")),
+        Some(Errno::PERM | Errno::ACCESS) => Ok(format!("only root may ask for {what}")),
         _ => Err(error),
     }
 }

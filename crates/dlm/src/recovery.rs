@@ -120,7 +120,7 @@ impl LockService {
             self.recovery_changed.notify_all();
         }
         if recovery.awaited.is_empty() {
-            log::info!("{}: all clients of the last run are back or given up", self.name());
+            log::info!("{}: all clients of the last run are back or abandoned", self.name());
             self.end_recovery(state, effects);
         }
     }
@@ -146,7 +146,7 @@ impl LockService {
         let mut given_up: Vec<ClientUuid> = ended.map(|(client, _)| *client).collect();
         self.act(|state, effects| {
             for client in &given_up {
-                log::info!("{}: the process of client {client} has ended: it is given up", self.name());
+                log::info!("{}: the process of client {client} has ended: it is abandoned", self.name());
                 state.tally.given_up += usize::from(state.is_awaited(client));
                 self.no_longer_awaited(state, client, effects);
             }

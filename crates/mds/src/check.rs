@@ -219,7 +219,7 @@ pub fn abandoned_operations(
     let told = |(mdt, op): (u16, OpId)| Abandoned {
         mdt,
         text: format!(
-            "operation {op} is prepared and nobody decides it: MDT{:04x} does not exist or has forgotten it",
+            "distributed transaction {op} is prepared and has no coordinator: MDT{:04x} does not exist or has no record of it",
             op.mdt
         ),
         is_removed: removed.contains(&mdt),

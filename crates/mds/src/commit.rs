@@ -105,7 +105,7 @@ impl Commits {
             // none does.
             if let Err(error) = self.leaves.data.destroy_left(object) {
                 log::error!(
-                    "MDT{:04x}: object {object} of a file that is gone stays: {error}",
+                    "MDT{:04x}: object {object} of a removed file remains: {error}",
                     self.leaves.index
                 );
             }

@@ -37,7 +37,7 @@ impl std::fmt::Display for Awaited {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             0 => f.write_str("another client has dropped its caches"),
-            count => write!(f, "{count} clients of the last run are back or given up"),
+            count => write!(f, "{count} clients of the last run are back or abandoned"),
         }
     }
 }
@@ -59,7 +59,7 @@ impl LockOwner for Sessions {
     fn on_evicted(&self, export: &Arc<Export>) {
         let client = export.client;
         log::warn!(
-            "MDT{:04x}: client {client} did not give up a lock in time and is evicted",
+            "MDT{:04x}: client {client} did not release a lock in time and is evicted",
             self.leaves.index
         );
         self.evict_late(&client);
@@ -67,7 +67,7 @@ impl LockOwner for Sessions {
 
     fn on_given_up(&self, client: &ClientUuid) {
         log::warn!(
-            "MDT{:04x}: client {client} did not come back to give up what it had cached",
+            "MDT{:04x}: client {client} did not reconnect to release its cached locks",
             self.leaves.index
         );
     }
@@ -322,7 +322,7 @@ impl Sessions {
     pub(crate) fn begin_recovery(&self, ended: &[ClientUuid]) {
         for client in ended {
             log::info!(
-                "MDT{:04x}: the process of client {client} has ended: it is given up",
+                "MDT{:04x}: the process of client {client} has ended: it is abandoned",
                 self.leaves.index
             );
             if let Err(status) = self.forget_records(client) {
@@ -383,7 +383,7 @@ impl Sessions {
                 Left::Orphan(fid) => self.destroy_closed(vec![fid]),
                 Left::Handle(client, fid, handle) => {
                     if let Err(status) = self.files.close_abandoned(&client, &fid, handle) {
-                        log::warn!("closing {fid} for client {client}, which is gone: {status}");
+                        log::warn!("closing {fid} for client {client}, which has left: {status}");
                     }
                 }
             }

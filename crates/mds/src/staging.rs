@@ -369,7 +369,7 @@ impl Staging {
                 self.check_part(fid)?;
                 let Some(record) = self.leaves.records.find_inode(fid)? else {
                     log::error!(
-                        "MDT{:04x}: {fid} is gone, and an operation over several MDTs changes it",
+                        "MDT{:04x}: {fid} is missing, and a distributed transaction changes it",
                         self.leaves.index
                     );
                     return Ok(None);

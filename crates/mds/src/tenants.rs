@@ -116,7 +116,7 @@ impl Tenants {
             let is_banned = now.as_ref().is_some_and(|standing| standing.is_banned());
             if is_banned || root(&before) != root(&now) {
                 log::warn!(
-                    "MDT{:04x}: client {} at {} may not go on",
+                    "MDT{:04x}: client {} at {} may not continue",
                     self.leaves.index,
                     export.client,
                     export.nid

@@ -361,7 +361,7 @@ pub fn canonical(path: &Path) -> Result<PathBuf> {
 /// # Errors
 /// If the current directory is gone.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).map_err(Failure::because(format!("tell where {} is", path.display())))
+    std::path::absolute(path).map_err(Failure::because(format!("find where {} is", path.display())))
 }
 
 /// A directory without superblock may be formatted only if it is missing, empty, or an unfinished formatting.

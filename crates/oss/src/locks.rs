@@ -58,7 +58,7 @@ impl LockOwner for Target {
 
     fn on_evicted(&self, export: &Arc<Export>) {
         let client = export.client;
-        log::warn!("OST{:04x}: client {client} did not give up a lock in time and is evicted", self.index);
+        log::warn!("OST{:04x}: client {client} did not release a lock in time and is evicted", self.index);
         self.forget(&client);
     }
 

@@ -183,7 +183,7 @@ fn a_missing_cache_is_given_up_for_another_with_force_and_only_what_it_held_is_l
     let outcome = up(&cluster, &["--ost-cache", &other]).fails_with(1);
     assert!(outcome.stderr.contains("without it they are lost"), "{}", outcome.stderr);
     let outcome = up(&cluster, &["--ost-cache", &format!("{other},force")]).success();
-    assert!(outcome.stderr.contains("OST0000: given up as ordered: the cache"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("OST0000: discarded as requested: the cache"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains(text(&cache)), "{}", outcome.stderr);
     check(&path, &whole);
     assert_eq!(count(&cluster, "nxd4", "needed"), 0);

@@ -438,7 +438,7 @@ fn what_is_prepared_for_nobody_is_named_by_check_removed_by_repair_and_holds_up_
         let found = cluster.nacre(&["check", &data]).fails_with(1);
         let repaired = cluster.nacre(&["check", &data, "--repair"]).success();
         for mdt in ["MDT0007", "MDT0001"] {
-            let text = format!("nobody decides it: {mdt} does not exist or has forgotten it");
+            let text = format!("has no coordinator: {mdt} does not exist or has no record of it");
             assert!(found.stdout.contains(&text) && repaired.stdout.contains(&text), "{found}{repaired}");
         }
         cluster.check();

@@ -408,7 +408,7 @@ nacre_testkit::on_every_shape! {
             let counts = found.lines().filter(objects).filter_map(|line| line.trim().split(' ').next()?.parse::<u64>().ok());
             let (osts, objects) = counts.fold((0, 0), |(osts, all), count| (osts + 1, all + count));
             // If the local file system reports no extents, the output says so instead.
-            assert!((osts == 4 && objects >= 1) || found.contains("does not tell"), "{found}");
+            assert!((osts == 4 && objects >= 1) || found.contains("does not report"), "{found}");
         }
         let one = cluster.nacre(&["frag", text(&file)]).fails_with(1);
         assert!(one.stderr.contains("only the OSTs know"), "{one}");
@@ -461,7 +461,7 @@ fn frag_counts_the_extents_of_files_and_the_free_space_of_ext4() {
     assert_eq!(none.stderr.lines().count(), 1, "{none}");
     run(binary::nacre(), ["frag", "--unit", "1x", text(&disk.mount)]).fails_with(2);
     let memory = run(binary::nacre(), ["frag", "/dev/shm"]).success().stdout;
-    assert!(memory.contains("tmpfs does not tell where its free space lies"), "{memory}");
+    assert!(memory.contains("tmpfs does not report where its free space lies"), "{memory}");
 }
 
 #[test]

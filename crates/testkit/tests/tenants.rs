@@ -234,7 +234,7 @@ fn nodemaps_map_squash_and_ban_live_mounts_by_key_and_by_address() {
     site.lctl("nodemap_modify --name second --property banned --value 1");
     let log = site.data().join("run/mdt0000.log");
     wait::until(wait::SOON, "the ban", || {
-        std::fs::read_to_string(&log).expect("a log").contains("may not go on").then_some(())
+        std::fs::read_to_string(&log).expect("a log").contains("may not continue").then_some(())
     });
     let again = run.make("again");
     let said = site.hosts.nacre(&run, 2, &["mount", &site.source(), text(&again)]).fails_with(1).stderr;

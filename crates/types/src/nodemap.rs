@@ -123,7 +123,7 @@ pub enum NodemapError {
     )]
     Property,
     /// Not an absolute path below the root.
-    #[error("a fileset is an absolute path without '.' and '..'; an empty one takes it away")]
+    #[error("a fileset is an absolute path without '.' and '..'; an empty one removes it")]
     Fileset,
     /// Not a valid change.
     #[error("not a change of a nodemap")]

@@ -197,7 +197,7 @@ impl IorArguments {
             return usage("give -C or -Z, not both");
         }
         if self.random && !self.file_per_task && (self.reorder || self.reorder_random) {
-            return usage("-z shares a file out anew, so -C and -Z mean nothing: use them with -F");
+            return usage("-z distributes a file again, so -C and -Z mean nothing: use them with -F");
         }
         Ok(match (self.reorder, self.reorder_random) {
             (true, _) => Reorder::Constant(self.distance % plan.tasks),

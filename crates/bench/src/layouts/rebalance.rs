@@ -74,7 +74,7 @@ impl LayoutsRun<'_> {
         let name = rate.map_or("foreground".to_owned(), |rate| format!("foreground{rate}"));
         let work = instance.work_directory(&name)?;
         let limit = rate.map_or(String::new(), |rate| format!(", {rate} MiB/s"));
-        let label = |what: &str| format!("{what} beside nacre rebalance{limit}");
+        let label = |what: &str| format!("{what} during nacre rebalance{limit}");
         let file_bytes = self.arguments.size_mib.max(1) << 20;
         for operation in [Operation::SeqWrite, Operation::SeqRead] {
             let job = Job::new("", &Work::io(operation, &work, 1 << 20, file_bytes), 1);

@@ -63,7 +63,7 @@ pub(super) fn fragments(text: &str) -> Result<Vec<u8>, String> {
     let all = percents("fragment", text, FRAGMENT_MAX)?;
     match all.iter().find(|percent| !percent.is_multiple_of(STEP)) {
         Some(wrong) => Err(format!(
-            "--fragment '{text}': {wrong} is no multiple of {STEP}: files are removed and written anew {STEP} % at a time"
+            "--fragment '{text}': {wrong} is no multiple of {STEP}: files are removed and rewritten {STEP} % at a time"
         )),
         None => Ok(all),
     }

@@ -122,21 +122,25 @@ fn title(state: &State) -> String {
 fn notes(state: &State) -> Vec<String> {
     let settings = &state.settings;
     let mut notes = vec![format!(
-        "PaF:AA.BB: AA percent of {} populated, BB percent of that removed and written anew; seed {}, {} writer(s)",
+        "PaF:AA.BB: AA percent of {} populated, BB percent of that removed and rewritten; seed {}, {} writer(s)",
         binary(state.capacity, "B"),
         settings.seed,
         settings.writers
     )];
     notes.push(format!(
-        "each figure is a file of {} in transfers of the block size: written anew until it is durable, then read",
+        "each figure is a file of {} in transfers of the block size: rewritten until it is durable, then read",
         binary(state.file_bytes, "B")
     ));
     if let Ok(Some(medium)) = settings.medium() {
         notes.insert(0, if state.is_computed { computed_note(medium) } else { medium::note(medium) });
         notes.push(match medium.remembers() {
-            _ if state.is_computed => "all was written and read on the real device, whose time counts for nothing".to_owned(),
-            true => "populating went through the model as well; it began anew each time that the run was gone on with".to_owned(),
-            false => "populating and removing took their own time, only what is measured that of the model".to_owned(),
+            _ if state.is_computed => {
+                "all was written and read on the real device, whose time counts for nothing".to_owned()
+            }
+            true => "populating went through the model as well; it restarted each time the run was continued"
+                .to_owned(),
+            false => "populating and removing took their own time, only what is measured that of the model"
+                .to_owned(),
         });
     }
     let buffered = state.cells.iter().filter(|cell| !cell.direct).count();
@@ -159,12 +163,12 @@ fn notes(state: &State) -> Vec<String> {
     }
     if let Some(size) = settings.size {
         notes.push(format!(
-            "--size {}: the file system is larger, and has free space beside what was filled",
+            "--size {}: the file system is larger, and has free space in addition to what was filled",
             size::show(size)
         ));
     }
     if state.resumed > 0 {
-        notes.push(format!("the run was broken off and gone on with {} time(s)", state.resumed));
+        notes.push(format!("the run was interrupted and continued {} time(s)", state.resumed));
     }
     let all = settings.states().len() * settings.cells().len();
     if state.cells.len() < all {

@@ -316,7 +316,7 @@ fn rows(filled: f64, course: &Course) -> Vec<Row> {
 fn notes(arguments: &SurveyArguments, course: &Course, layer: Layer) -> Vec<String> {
     let is_device_store = arguments.backend == Backend::Block && layer == Layer::Store;
     let mut notes = vec![format!(
-        "a figure for each {:.1} s; records at random places, now and then an object is removed and written anew",
+        "a figure for each {:.1} s; records at random places, now and then an object is removed and rewritten",
         arguments.sample.as_secs_f64()
     )];
     match (arguments.trim_every, &course.no_trim) {

@@ -308,7 +308,7 @@ pub(super) fn measure(
         osts.push(Ost::start(myself, directory.path(), Side { kept, without: Some(*feature) }, 1)?);
     }
     let (dir, bytes) = (arguments.dir.display(), size::show(arguments.size));
-    let mut report = Report::new(format!("An OST on {dir} beside one with FAKE I/O, objects of {bytes}"));
+    let mut report = Report::new(format!("An OST on {dir} next to one with FAKE I/O, objects of {bytes}"));
     let mut cold = true;
     for case in cases {
         for ost in &mut osts {

@@ -159,7 +159,7 @@ fn call(
         }
         if Instant::now() >= deadline {
             group::end(&mut child);
-            return Err(failed(format!("it was given up after {} s", limit.as_secs())));
+            return Err(failed(format!("it was abandoned after {} s", limit.as_secs())));
         }
         std::thread::sleep(group::LOOK);
     };

@@ -364,7 +364,7 @@ impl InodeSpace {
             match nacre_env::thread::Builder::new().name("inode-locks".into()).spawn(move || run(&space)) {
                 Ok(_) => state.is_started = true,
                 // The MDT repeats its callback.
-                Err(error) => log::warn!("no thread to give up locks: {error}"),
+                Err(error) => log::warn!("no thread to release locks: {error}"),
             }
         }
         self.changed.notify_all();

@@ -278,7 +278,7 @@ impl LayoutSpace {
             };
             let pool = if is_flush { &locks.layout_flushes } else { &locks.messages };
             if !pool.submit(work) {
-                log::debug!("a lock on a layout is not given up: the client ends");
+                log::debug!("a lock on a layout is not released: the client ends");
             }
         }
     }

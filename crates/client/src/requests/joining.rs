@@ -72,7 +72,7 @@ impl Requests {
         // Before any request can reach it: its replies are cached only if it has granted an exclusive lease.
         self.lease.apply(index, grant, false);
         let added = self.mdts.push(Mdt::new(endpoint));
-        debug_assert!(added, "the index was looked at, and nobody else adds");
+        debug_assert!(added, "the index was checked, and this thread alone adds");
         // Serialises with a waiting thread, which checks and then waits under this lock.
         drop(self.joining.stopped.lock());
         self.joining.changed.notify_all();

@@ -35,7 +35,7 @@ impl Requests {
             },
             Err(status) if open_again_is_given_up(status) => return Err(status),
             Err(status) => {
-                log::warn!("MDT{mdt_index:04x} does not tell what it began with: {status}");
+                log::warn!("MDT{mdt_index:04x} does not report the transaction it began with: {status}");
                 return Ok(false);
             }
         };

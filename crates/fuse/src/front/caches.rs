@@ -45,7 +45,7 @@ impl KernelCaches for Caches {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {}
             // The file system was unmounted, with all its names.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {}
-            Err(error) => log::warn!("the kernel did not let go of cached names: {error}"),
+            Err(error) => log::warn!("the kernel did not drop cached names: {error}"),
         }
     }
 

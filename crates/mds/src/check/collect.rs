@@ -180,7 +180,7 @@ impl Inventory {
                 false => record.attr.is_regular() && user::decode_foreign(&record.body).is_ok(),
             };
             if !record.body.is_empty() && !foreign && user::decode_wish(&record.body).is_err() {
-                self.damaged(*fid, "its striping wishes are damaged".to_owned());
+                self.damaged(*fid, "its striping request is damaged".to_owned());
             }
             // A file without a layout may have been created for a write that never happened.
             let may_be_unsure = record.attr.is_regular() && record.body.is_empty();

@@ -182,7 +182,7 @@ fn what_nobody_will_decide_is_told_and_removed_and_nothing_else() {
     };
     let text = |coordinator: u16| {
         format!(
-            "operation {} is prepared and nobody decides it: MDT{coordinator:04x} does not exist or has forgotten it",
+            "distributed transaction {} is prepared and has no coordinator: MDT{coordinator:04x} does not exist or has no record of it",
             op(coordinator)
         )
     };

@@ -155,7 +155,7 @@ impl Resolver {
                     );
                     answered.push(mdt);
                 }
-                Err(status) => log::debug!("MDT{mdt:04x} does not tell what is to be done again: {status}"),
+                Err(status) => log::debug!("MDT{mdt:04x} cannot fetch transactions to replay: {status}"),
             }
         }
         if self.leaves.operations.has(Bug::DoesNothingAgain) {
@@ -218,7 +218,7 @@ impl Resolver {
                 // No coordinator can have decided it, and none ever will.
                 true => self.participant.abort(&op).map(|_| {
                     log::warn!(
-                        "MDT{:04x}: {op} is given up: the file system has no MDT{:04x}",
+                        "MDT{:04x}: {op} is abandoned: the file system has no MDT{:04x}",
                         self.leaves.index,
                         op.mdt
                     )

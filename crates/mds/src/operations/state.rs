@@ -389,7 +389,7 @@ impl Operations {
                 peer.post(&Cred::system(), &MdsRequest::Peer(request));
             }
         } else if let Err(status) = self.ask(mdt, request) {
-            log::debug!("MDT{mdt:04x} was not told that {op} does not happen: {status}");
+            log::debug!("MDT{mdt:04x} did not receive the abort of {op}: {status}");
         }
     }
 

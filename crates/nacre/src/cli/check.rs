@@ -95,7 +95,7 @@ fn check_superblock(instance: &Instance, repair: bool) -> Result<Option<TargetRe
         return Ok(None);
     }
     if repair {
-        instance.restore_copies().map_err(Failure::because("write the superblock anew"))?;
+        instance.restore_copies().map_err(Failure::because("rewrite the superblock"))?;
     }
     let mut report = TargetReport { target: "DIR".to_owned(), ..TargetReport::default() };
     report.checked = "1 superblock".to_owned();
@@ -355,7 +355,7 @@ fn print_reports(instance: &Instance, reports: &[TargetReport], left: u64, args:
         (0, _) => println!("file system '{name}': {} targets checked, no damage", reports.len()),
         (count, 0) => println!("file system '{name}': {count} problems found and repaired"),
         (count, _) if args.repair => println!("file system '{name}': {count} problems found, {left} left"),
-        (count, _) => println!("file system '{name}': {count} problems found: mend them with --repair"),
+        (count, _) => println!("file system '{name}': {count} problems found: repair them with --repair"),
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ fn told_by_process(dir: &Path, unit: Unit) -> Result<Option<Report>> {
     };
     if unit.bytes != Unit::USUAL {
         return Err(Failure::usage(format!(
-            "--unit: {} is in use, and its process tells only of units of 1M; 'nacre down' stops it",
+            "--unit: {} is in use, and its process reports only units of 1M; 'nacre down' stops it",
             label.label
         )));
     }

@@ -161,7 +161,7 @@ pub(super) fn ends_by_itself(run: &RunDir, name: &str, mount_point: &Path) -> Re
             let users = mount.device.filter(|_| start.elapsed() > USE_PATIENCE).map(holders::of_device);
             if let Some(users) = users.filter(|users| !users.is_empty()) {
                 return Err(Failure::new(format!(
-                    "{} was unmounted, and its process (pid {pid}) goes on as it is {}: end them, or use 'nacre down --force'",
+                    "{} was unmounted, and its process (pid {pid}) continues as it is {}: end them, or use 'nacre down --force'",
                     mount.mount_point.display(),
                     holders::named(&users)
                 )));

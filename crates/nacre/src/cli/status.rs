@@ -337,7 +337,7 @@ fn lost_mount(process: &ProcessStatus) -> Option<String> {
         return None;
     }
     Some(format!(
-        "{} is unmounted, and {} (pid {}) goes on as it is {}: end them, or use 'nacre down --force'",
+        "{} is unmounted, and {} (pid {}) continues as it is {}: end them, or use 'nacre down --force'",
         mount.mount_point.display(),
         process.name,
         process.pid,

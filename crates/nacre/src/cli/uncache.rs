@@ -53,7 +53,7 @@ pub fn run(args: &TargetUncacheArgs) -> Result<()> {
 }
 
 fn failed<E: std::fmt::Display>(target: TargetId) -> impl FnOnce(E) -> Failure {
-    Failure::because(format!("take the cache away from {target}"))
+    Failure::because(format!("remove the cache of {target}"))
 }
 
 fn ost_of(text: &str) -> Result<TargetId> {
@@ -108,7 +108,7 @@ impl Cache<'_> {
         };
         match result {
             Err(error) if force => {
-                eprintln!("nacre: {}: given up as ordered: {needed} ({})", self.target, error.message);
+                eprintln!("nacre: {}: discarded as requested: {needed} ({})", self.target, error.message);
                 store.close().map_err(failed(self.target))
             }
             result => result,
@@ -131,7 +131,7 @@ impl Cache<'_> {
         }
         if survey.is_some_and(|survey| survey.is_refused()) && force {
             eprintln!(
-                "nacre: {target}: given up as ordered: what the damaged blocks of the log held; bytes that were replaced there may be the older ones"
+                "nacre: {target}: discarded as requested: what the damaged blocks of the log held; bytes that were replaced there may be the older ones"
             );
         }
         // A device that is not the cache of this store is refused: it gets no force.
@@ -148,11 +148,11 @@ impl Cache<'_> {
             failures += 1;
             if failures <= NAMED_MAX {
                 let (target, Range { start, end }) = (self.target, bytes);
-                eprintln!("nacre: {target}: given up as ordered: object {object} {start}..{end}: {error}");
+                eprintln!("nacre: {target}: discarded as requested: object {object} {start}..{end}: {error}");
             }
         });
         if failures > NAMED_MAX {
-            eprintln!("nacre: {}: given up as ordered: {} more pieces", self.target, failures - NAMED_MAX);
+            eprintln!("nacre: {}: discarded as requested: {} more pieces", self.target, failures - NAMED_MAX);
         }
         result
     }

@@ -196,7 +196,7 @@ impl Adding {
         let target_dir = self.instance.target_dir(target);
         if target_dir.symlink_metadata().is_ok() {
             return Err(Failure::new(format!(
-                "{} is there already and no target of this file system: move it away first, nothing was changed",
+                "{} exists and is no target of this file system: move it elsewhere first; nothing was changed",
                 target_dir.display()
             )));
         }

@@ -160,7 +160,7 @@ impl Move<'_, '_> {
             Err(stopped) if stopped.is_for_now() => {}
             outcome => return outcome,
         }
-        self.lease(3).map_err(Stopped::at("keep others away"))?;
+        self.lease(3).map_err(Stopped::at("exclude other writers"))?;
         let outcome = self.copy_and_swap(FileCall::LEASED);
         // Ends with the descriptor in any case; at once, others wait for less.
         let _ = self.lease(0);

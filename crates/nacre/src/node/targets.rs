@@ -276,7 +276,7 @@ pub fn attach_caches(instance: &Instance, caches: &OstCaches) -> Result<()> {
             opened => opened.map_err(Failure::because(format!("open {target}")))?,
         };
         if let Some(missed) = cache.attach(&dir, store)? {
-            eprintln!("nacre: {target}: given up as ordered: {missed}");
+            eprintln!("nacre: {target}: discarded as requested: {missed}");
         }
     }
     Ok(())
@@ -478,7 +478,7 @@ impl Services {
                     peers.insert(other, way);
                 }
             }
-            mds.set_peers(peers).map_err(Failure::because(format!("tell MDT{own:04x} of other MDTs")))?;
+            mds.set_peers(peers).map_err(Failure::because(format!("announce other MDTs to MDT{own:04x}")))?;
         }
         Ok(())
     }
@@ -695,7 +695,7 @@ impl Services {
             mds.osts.set_pools(&config.pools);
             mds.osts
                 .set(self.ways_to_osts(links, config)?)
-                .map_err(Failure::because(format!("tell MDT{index:04x} of new OSTs")))?;
+                .map_err(Failure::because(format!("announce new OSTs to MDT{index:04x}")))?;
         }
         self.introduce_mdts(config, links)
     }

@@ -49,7 +49,7 @@ impl std::fmt::Display for Unsecured {
         match self {
             Unsecured::GivenUp(status) => status.fmt(f),
             Unsecured::Io(error) if error.kind() == ErrorKind::TimedOut => {
-                f.write_str("it did not prove in time who it is")
+                f.write_str("it did not prove its identity in time")
             }
             Unsecured::Io(error) => error.fmt(f),
             Unsecured::Tls(error) => f.write_str(&reason(error)),
@@ -234,7 +234,8 @@ impl<S: Side> Handshake<S> {
     pub(super) fn take_in(&mut self, bytes: &[u8]) -> Result<(), Unsecured> {
         self.received_in_all += bytes.len();
         if self.received_in_all > RECEIVED_MAX {
-            let error = io::Error::new(ErrorKind::InvalidData, "it says too much before it says who it is");
+            let error =
+                io::Error::new(ErrorKind::InvalidData, "it sends too much before it identifies itself");
             return Err(Unsecured::Io(error));
         }
         self.received.extend_from_slice(bytes);

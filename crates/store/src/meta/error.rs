@@ -92,7 +92,7 @@ pub enum MetaError {
     },
     /// The list of free pages of the base names pages that are in use, or none. What is stored is not concerned, but nothing can be written.
     #[error(
-        "metadata store damaged: {what} in {path} at offset {offset}: 'nacre check' lists the damage, with --repair it makes the base anew"
+        "metadata store damaged: {what} in {path} at offset {offset}: 'nacre check' lists the damage, with --repair it rebuilds the base"
     )]
     FreePages {
         /// What is wrong.

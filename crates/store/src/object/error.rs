@@ -160,7 +160,7 @@ pub enum ObjectError {
         problem: CacheProblem,
     },
     /// A medium does not want to know what is free.
-    #[error("{medium} cannot be told what is free: {}", trim_refusal(.source))]
+    #[error("{medium} cannot be trimmed: {}", trim_refusal(.source))]
     NoTrim {
         /// Device, or directory of the file system.
         medium: String,
@@ -220,7 +220,7 @@ impl ObjectError {
                 ObjectError::NoTrim { medium: medium.to_string(), source }
             }
             _ => ObjectError::Path {
-                action: "tell of free space",
+                action: "report free space",
                 path: PathBuf::from(medium.to_string()),
                 source,
             },

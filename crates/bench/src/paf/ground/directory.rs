@@ -85,7 +85,7 @@ impl DirectoryGround {
         let file = File::open(path).map_err(Error::io("open", path))?;
         extents::of_file(&file).map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::OPNOTSUPP | Errno::NOTTY) => Error::Usage(format!(
-                "the file system of {} does not tell where files lie: a simulated disk cannot be worked out there, name another --target",
+                "the file system of {} does not report extents of files: a disk cannot be simulated there, name another --target",
                 self.target.display()
             )),
             _ => Error::io("look for the extents of", path)(error),
@@ -138,9 +138,8 @@ fn check_owner(target: &Path, own: &Path, owner: &Owner) -> Result<(), Error> {
     match (lines.next(), lines.next()) {
         (Some(id), _) if id == owner.id => Ok(()),
         (Some(_), Some(output)) => {
-            let what = format!(
-                "files of another run are there: go on with that by --output {output}, or remove {OWN}"
-            );
+            let what =
+                format!("files of another run exist: continue it with --output {output}, or remove {OWN}");
             Err(not_empty(target, &what))
         }
         // A run that was ended before it wrote whose it is has made nothing else.
@@ -325,7 +324,7 @@ impl Ground for DirectoryGround {
 }
 
 fn foreign(path: &Path) -> Error {
-    Error::Usage(format!("{} was not made by this run: take it away, nothing was changed", path.display()))
+    Error::Usage(format!("{} was not created by this run: remove it; nothing was changed", path.display()))
 }
 
 /// Takes what is clean of a file out of the page cache. Advice: where it does nothing, the read shows it.

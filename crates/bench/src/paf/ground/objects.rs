@@ -149,7 +149,7 @@ impl ObjectGround {
         let extents = self.store.abilities().extents;
         let found = extents.map_or(Ok(None), |known| known.extents(MEASURED))?.ok_or_else(|| {
             Error::Usage(format!(
-                "the file system of {} does not tell where objects lie: a simulated disk cannot be worked out there, name another --target",
+                "the file system of {} does not report extents of objects: a disk cannot be simulated there, name another --target",
                 self.dir.display()
             ))
         })?;

@@ -88,7 +88,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         claim: "Throughput falls as a flash device runs out of erased blocks; trimming brings it back.",
         shape: "the object store of an OST, 8 threads, records of 4 KiB at random places, data in memory",
         simulated: Some("new flash of four channels, half of it in use, with 7 % spare"),
-        durability: "each thread syncs after every 16th record, and after an object was written anew; the data is in memory",
+        durability: "each thread syncs after every 16th record, and after an object was rewritten; the data is in memory",
         profile: None,
         needs: Needs { memory_mib: 2048, disk_mib: 256, is_root: false },
         quick: Run {
@@ -135,7 +135,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         claim: "Trimming when the target is quiet, by policy, keeps the throughput up without a discard for each unlink.",
         shape: "an OST in a process of its own on a block store; 8 threads write in bursts, records of 4 KiB at random places, data in memory",
         simulated: Some("flash of four channels that was written once as a whole, with 7 % spare"),
-        durability: "each thread syncs after every 16th record, and after an object was written anew; the data is in memory",
+        durability: "each thread syncs after every 16th record, and after an object was rewritten; the data is in memory",
         profile: None,
         needs: Needs { memory_mib: 3072, disk_mib: 256, is_root: true },
         quick: Run {

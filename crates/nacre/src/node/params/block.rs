@@ -130,7 +130,7 @@ fn fragmentation(server: &ObjectServer, name: &str) -> StatusResult<String> {
     let dir = device_store(server)?.dir();
     let unit = Unit { bytes: Unit::USUAL };
     let report = frag::report_of(&**store, name, dir, unit).map_err(|error| {
-        log::error!("{name}: how its objects lie cannot be told: {error}");
+        log::error!("{name}: the extents of its objects cannot be read: {error}");
         Status::EIO
     })?;
     serde_json::to_string_pretty(&report).map(|text| text + "\n").map_err(|_| Status::EIO)

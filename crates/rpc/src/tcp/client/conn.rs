@@ -490,7 +490,7 @@ impl Conn {
         let now = self.now_ms();
         let silent = Duration::from_millis(now.saturating_sub(self.quiet_since_ms.load(Ordering::Relaxed)));
         if silent >= self.dead_after {
-            let error = io::Error::new(ErrorKind::TimedOut, "the server is silent");
+            let error = io::Error::new(ErrorKind::TimedOut, "the server does not answer");
             self.close(Some(&Closed::Io(error)));
         } else if silent >= self.ping_interval {
             let pinged = self.pinged_ms.load(Ordering::Relaxed);

@@ -194,7 +194,7 @@ fn listen(peer: &Arc<Peer>, events: &dyn ClientCallbacks, socket: &Socket, mut i
             break;
         }
         if heard.elapsed() >= peer.config.dead_after {
-            log::warn!("{} is silent: connecting again", peer.name());
+            log::warn!("{} does not answer: connecting again", peer.name());
             peer.drop_connections();
             break;
         }

@@ -120,7 +120,7 @@ impl MdsEndpoint for MdsCalls {
             self.peer.run(Request::new(ticket, body.as_body(), &[], Destination::none()), None)
         });
         if let Err(status) = result {
-            log::warn!("a request whose answer nobody waits for failed: {status}");
+            log::warn!("a request without a waiting caller failed: {status}");
         }
     }
 

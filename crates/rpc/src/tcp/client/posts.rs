@@ -167,9 +167,9 @@ impl Flights {
         self.finish(xid);
         if status == Status::EBADF {
             // A close of a handle whose open has not taken place.
-            log::debug!("a request whose answer nobody waits for was not needed");
+            log::debug!("a request without a waiting caller was not needed");
         } else if status != Status::OK {
-            log::warn!("a request whose answer nobody waits for failed: {status}");
+            log::warn!("a request without a waiting caller failed: {status}");
         }
     }
 

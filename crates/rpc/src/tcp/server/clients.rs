@@ -332,7 +332,7 @@ impl Clients {
             }
             log::warn!(
                 peer:% = host_of(client.export.nid);
-                "client {} of {} at {} has not been heard of for {} s: its handles and locks are given up",
+                "client {} of {} at {} has sent nothing for {} s: its handles and locks are dropped",
                 client.export.client,
                 client.target,
                 client.export.nid,

@@ -209,7 +209,7 @@ fn arrive(shared: &Arc<Shared>, stream: Stream, peer: SocketAddr) {
     }
     drop(room);
     for half_open in gone {
-        shared.refused(half_open.peer, None, None, "it has not said who it is, and others wait");
+        shared.refused(half_open.peer, None, None, "it has not identified itself, and others wait");
     }
 }
 
@@ -226,7 +226,7 @@ fn end_late(shared: &Shared) {
             half_open
         };
         let what = match late.stage {
-            Stage::Proving(_) => "prove in time who it is",
+            Stage::Proving(_) => "prove its identity in time",
             Stage::Silent(_) | Stage::Connecting(..) => "say in time what it is",
         };
         shared.refused(late.peer, None, None, &format!("it did not {what}"));

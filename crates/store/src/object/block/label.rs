@@ -159,7 +159,7 @@ pub(super) fn grow(
         log::info!("{}: it has grown from {} to {size} bytes", device.info().name, own.size);
     } else if !is_of(device, own, last_block(size))? {
         // As on a file that was shorter for a while.
-        log::warn!("{}: the copy of its label in the last block is written anew", device.info().name);
+        log::warn!("{}: the copy of its label in the last block is rewritten", device.info().name);
         write(device, &label, true)?;
     }
     if found.size != size { write(device, &label, false) } else { Ok(()) }

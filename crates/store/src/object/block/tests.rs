@@ -208,7 +208,7 @@ fn trimming_gives_the_space_of_destroyed_objects_back() {
     assert_eq!(refused.status(), nacre_types::Status::EOPNOTSUPP);
     assert_eq!(
         refused.to_string(),
-        "memory cannot be told what is free: it, or what lies below it, has no way to give space back"
+        "memory cannot be trimmed: it, or what lies below it, has no way to give space back"
     );
     assert_eq!(store.objects.volume().untrimmed(), untrimmed);
     assert_clean(&store, "what cannot be told is free all the same");
