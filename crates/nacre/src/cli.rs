@@ -1,6 +1,7 @@
-//! The `nacre` command: what it takes, and which module does it.
+//! The `nacre` command: its grammar, and the module of each sub-command.
 //!
-//! Exit codes: 0 success, 1 failure (or, from `status` and `check`, something is not as it should be), 2 wrong call.
+//! Exit codes: 0 success, 1 failure (or, from `status` and `check`, something is not as it should be), 2
+//! wrong call.
 
 mod check;
 mod down;
@@ -82,13 +83,13 @@ enum Command {
     Inspect(InspectArgs),
     Rebalance(RebalanceArgs),
     Format(FormatArgs),
-    /// Adds targets to a file system, also while it is used, empties MDTs, and takes caches away from OSTs
+    /// Adds targets to a file system, also while it is used, empties MDTs, and removes caches from OSTs
     #[command(after_help = TARGET_HELP)]
     Target {
         #[command(subcommand)]
         command: TargetCommand,
     },
-    /// Keys of hosts and users: made by tokens, listed, revoked
+    /// Keys of hosts and users: enrol them by tokens, list and revoke them
     #[command(after_help = KEY_HELP)]
     Key {
         #[command(subcommand)]
@@ -99,7 +100,7 @@ enum Command {
     Bench(MeasureArgs),
     Frag(FragArgs),
     Trim(TrimArgs),
-    /// Measures a file system while it is filled and fragmented by degrees (populate and fragment)
+    /// Measures a file system while it is filled and fragmented step by step (populate and fragment)
     #[command(disable_help_flag = true)]
     Paf(MeasureArgs),
     #[command(hide = true)]
@@ -107,8 +108,8 @@ enum Command {
 }
 
 impl Command {
-    /// It makes files or directories of NacreFS itself, in which others may never write whatever the umask of its caller says. Those
-    /// that only others may not read have modes of their own.
+    /// Returns true for commands that create files or directories of NacreFS, which must never be writable by
+    /// others, whatever the umask of the caller. Files that others must not read get explicit modes.
     fn makes_files(&self) -> bool {
         matches!(
             self,
@@ -124,16 +125,16 @@ impl Command {
 
 #[derive(Debug, Subcommand)]
 enum KeyCommand {
-    /// Makes the authority of a file system that has none
+    /// Creates the authority of a file system that has none
     ///
-    /// File systems that are made by this version have one. The processes of this host make their keys when they are started the next time,
-    /// and so do mounts by the same user. From then on every connection is encrypted, and needs a key.
+    /// New file systems have one. The processes of this host create their keys at their next start, and so do
+    /// mounts by the same user. From then on every connection is encrypted, and needs a key.
     Init {
         /// Directory of the file system with its management server
         dir: PathBuf,
     },
     Token(KeyTokenArgs),
-    /// Lists the keys that were issued
+    /// Lists the issued keys
     List {
         #[command(flatten)]
         of: FileSystemArg,
@@ -151,17 +152,17 @@ enum KeyCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Has all servers refuse a key, and close its connections
+    /// Revokes a key: all servers refuse it and close its connections
     Revoke {
         /// Number of the key, as 'nacre key list' shows it
         id: String,
         #[command(flatten)]
         of: FileSystemArg,
     },
-    /// Replaces the authority of a file system that does not run, as when a copy of its key may be in other hands
+    /// Replaces the authority of a stopped file system, for example if its private key may be compromised
     ///
-    /// All keys of the one before are worth nothing from then on. Processes and mounts of its owner on its host make new ones themselves;
-    /// other hosts and users need a token each.
+    /// All earlier keys become invalid. Processes and mounts of its owner on its host create new ones
+    /// themselves; other hosts and users need a token each.
     Rotate {
         /// Directory of the file system with its management server
         dir: PathBuf,
@@ -173,14 +174,14 @@ enum KeyCommand {
     },
 }
 
-// Words for the program that measures, which has help for them and says what is wrong with them.
+// Words are passed to the program that measures, which has help for them and reports errors in them.
 #[derive(Debug, Args)]
 struct MeasureArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
 }
 
-/// Which file system a command is about.
+/// The file system that a command acts on.
 #[derive(Debug, Clone, Args)]
 struct FileSystemArg {
     /// Directory or mount point of the file system, or NID:/FSNAME [default: the one that runs here]
@@ -188,9 +189,10 @@ struct FileSystemArg {
     filesystem: Option<String>,
 }
 
-/// Makes a token, which enrols the key of a host or user.
+/// Creates a token, which enrols the key of a host or user.
 ///
-/// The token is a secret until it was used: give it to nobody but that host or user. It is printed on standard output, alone.
+/// The token is a secret until it is used: give it only to that host or user. It is printed on standard
+/// output, alone.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example: nacre key token                          a host that mounts
@@ -200,43 +202,45 @@ Example: nacre key token                          a host that mounts
 struct KeyTokenArgs {
     #[command(flatten)]
     of: FileSystemArg,
-    /// What the key is for: client (mounts, all users but root), admin (mounts, root too, and commands such as this one), server
-    /// (serves MDTs and OSTs), oss (serves OSTs)
+    /// Role of the key: client (mounts, all users but root), admin (mounts, root too, and commands such as
+    /// this one), server (serves MDTs and OSTs), oss (serves OSTs)
     #[arg(long, default_value = "client", value_name = "ROLE")]
     role: KeyRole,
-    /// The only user that the key acts as
+    /// Restrict the key to this user
     #[arg(long, value_name = "UID")]
     uid: Option<u32>,
-    /// Directory of the file system that the key's mounts see as their root
+    /// Directory of the file system that mounts with this key see as their root
     #[arg(long, value_name = "PATH")]
     filesystem_root: Option<String>,
-    /// The key's mounts change nothing
+    /// Mounts with this key are read-only
     #[arg(long)]
     read_only: bool,
-    /// When the token ends if it is not used: 30s, 10m, 1h, 7d
+    /// Time until the unused token expires: 30s, 10m, 1h, 7d
     #[arg(long, value_name = "TIME", default_value = "1h")]
     expires: humantime::Duration,
-    /// Life of the key, which is not renewed then; without it, the key is renewed for as long as it is used
+    /// Lifetime of the key, which is then not renewed; without it, the key is renewed for as long as it is
+    /// used
     #[arg(long, value_name = "TIME")]
     key_expires: Option<humantime::Duration>,
-    /// Keys that it enrols, such as one for each host of a job
+    /// Keys that the token enrols, such as one for each host of a job
     #[arg(long, value_name = "N", default_value_t = 1)]
     uses: u32,
 }
 
 /// Shows how fragmented the objects of OSTs, or files of any file system, and free space are.
 ///
-/// Fragmentation of files is the part of the transfers for reading them that would not be if each lay in one piece; that of
-/// free space is the part of it that lies in pieces too small for a transfer. Both are from 0 to 1.
+/// Fragmentation of files is the share of the transfers for reading them that contiguous files would not
+/// need; that of free space is the share in extents too small for a transfer. Both are from 0 to 1.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example: nacre frag /srv/fs                all OSTs of a file system here, running or not; so does its mount point
          nacre frag /srv/fs/ost0001 --json
          nacre frag /home                  files of any local file system")]
 struct FragArgs {
-    /// Directory of a file system, its mount point, directory of an OST or of an MDT with a device, or any file or directory
+    /// Directory of a file system, its mount point, directory of an OST or of an MDT with a device, or any
+    /// file or directory
     path: PathBuf,
-    /// Size of a large transfer, which fragmentation is a hindrance to
+    /// Size of a large transfer, the unit of the measure
     #[arg(long, value_name = "SIZE", default_value = "1M")]
     unit: String,
     /// Print as JSON
@@ -244,10 +248,11 @@ struct FragArgs {
     json: bool,
 }
 
-/// Tells what is below OSTs of their free space: devices discard it, files give it back.
+/// Reports the free space of OSTs to their media: devices discard it, sparse files release it.
 ///
-/// OSTs do so by themselves when little else is done (obdfilter.*.trim_policy). An OST of files has the file system below it do it
-/// (as fstrim does), for which one must be root. OSTs that do not run are trimmed too.
+/// OSTs do so automatically when they are mostly idle (obdfilter.*.trim_policy). An OST with the back end
+/// 'file' trims the file system below it (as fstrim does), which needs root. OSTs that do not run are trimmed
+/// too.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit code 0 if all were told of, 1 if one does not want to know.
@@ -255,7 +260,8 @@ Example: nacre trim /srv/fs                all OSTs of a file system here; so do
          nacre trim /srv/fs/ost0001
          nacre trim nacre-OST0001 --json")]
 struct TrimArgs {
-    /// Directory of a file system, its mount point, directory or name (if it runs here) of an OST or of an MDT with a device
+    /// Directory of a file system, its mount point, directory or name (if it runs here) of an OST or of an
+    /// MDT with a device
     #[arg(value_name = "TARGET|MOUNT|DIR")]
     what: PathBuf,
     /// Print as JSON
@@ -263,11 +269,11 @@ struct TrimArgs {
     json: bool,
 }
 
-/// Starts a file system, making it first if the directory is new, and mounts it.
+/// Starts a file system, creating it first if the directory is new, and mounts it.
 ///
-/// One process does everything unless --separate is given. What runs already is left alone, what is missing is started,
-/// so it may be called again after a crash. How it was started is kept: 'nacre up DIR' does the same again, and what is said
-/// otherwise is kept from then on.
+/// One process does everything unless --separate is given. Running parts are left alone and missing ones are
+/// started, so the command can be repeated after a crash. The options are stored: 'nacre up DIR' starts the
+/// file system the same way again, and options given then replace the stored ones.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Example: nacre up /srv/fs --mount /mnt/nacre --osts 4
@@ -277,7 +283,7 @@ Example: nacre up /srv/fs --mount /mnt/nacre --osts 4
 struct UpArgs {
     /// Directory of the file system: new, empty, or made by nacre
     dir: PathBuf,
-    /// Where to mount it; made if it is missing [default: where it was]
+    /// Mount point, created if missing [default: where it was mounted before]
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
     #[command(flatten)]
@@ -285,24 +291,27 @@ struct UpArgs {
     /// One process per server and one for the mount
     #[arg(long)]
     separate: bool,
-    /// One process for everything again, after --separate
+    /// Return to one process for everything, after --separate
     #[arg(long, conflicts_with = "separate")]
     one_process: bool,
-    /// First TCP port of the servers, used upwards; free ones are chosen and kept otherwise (with --separate)
+    /// First of the consecutive TCP ports of the servers; free ones are chosen and kept otherwise (with
+    /// --separate)
     #[arg(long, value_name = "PORT", conflicts_with = "one_process")]
     port: Option<u16>,
-    /// Also serve other hosts on this address, for example 10.0.0.1@tcp, host1:7000@tcp, [::]@tcp for all; may be given several times;
-    /// none: this host alone again
+    /// Also serve other hosts on this address, for example 10.0.0.1@tcp, host1:7000@tcp, [::]@tcp for all;
+    /// may be given several times; none: serve this host alone again
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
-    /// Protection of connections: encrypt, authenticate (others can read and not change what is said) or open (every peer is
-    /// served); for one address: --listen 10.0.0.1@tcp,authenticate [default: encrypt, or as it was]
+    /// Protection of connections: encrypt, authenticate (others can read the traffic and not change it) or
+    /// open (every peer is served); for one address: --listen 10.0.0.1@tcp,authenticate [default: encrypt, or
+    /// as before]
     #[arg(long, value_name = "HOW")]
     security: Option<Security>,
     /// Mount options, as for 'nacre mount'
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Stay in the foreground and log to standard error, or with --separate to the logs of the processes; for service managers
+    /// Stay in the foreground and log to standard error, or with --separate to the logs of the processes; for
+    /// service managers
     #[arg(long)]
     foreground: bool,
     /// Print the result as JSON
@@ -310,13 +319,13 @@ struct UpArgs {
     json: bool,
 }
 
-/// Shows processes, targets, space and mounts; exit code 1 if something does not run.
+/// Shows processes, targets, space and mounts; exit code 1 if a part does not run.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example: nacre status /srv/fs\n         nacre status /mnt/nacre\n         nacre status --json"
 )]
 struct StatusArgs {
-    /// Directory or mount point of the file system; all that run here otherwise
+    /// Directory or mount point of the file system; all that run on this host otherwise
     dir: Option<PathBuf>,
     /// Print as JSON
     #[arg(long)]
@@ -329,15 +338,15 @@ struct StatusArgs {
 struct DownArgs {
     /// Directory or mount point of the file system
     dir: PathBuf,
-    /// Unmount although files are open; their programs get errors
+    /// Unmount although files are open; programs that use them get errors
     #[arg(long)]
     force: bool,
-    /// Longest wait for each process to end, in seconds
+    /// Timeout for the end of each process, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
 }
 
-/// Mounts a file system that is served elsewhere.
+/// Mounts a file system that other hosts serve.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Options: ro rw allow_other noallow_other dev nodev* suid nosuid* exec noexec noatime (*: the default)
@@ -353,7 +362,8 @@ Example: nacre mount --token TOKEN 10.0.0.1@tcp:/nacre /mnt/nacre      the first
          nacre mount 10.0.0.1@tcp:/nacre/project /mnt/project
 With 'make install' also: mount -t nacre 10.0.0.1@tcp:/nacre /mnt/nacre, and lines in /etc/fstab")]
 struct MountArgs {
-    /// NID[:NID..]:/FSNAME[/DIRECTORY]: where the management server is, the file system's name, and what to mount of it
+    /// NID[:NID..]:/FSNAME[/DIRECTORY]: the management server, the file system's name, and the directory to
+    /// mount
     source: String,
     /// An existing directory
     mount_point: PathBuf,
@@ -367,35 +377,36 @@ struct MountArgs {
     foreground: bool,
 }
 
-/// Makes targets on this host part of a file system that runs elsewhere, and serves them.
+/// Creates targets on this host for a file system that runs on other hosts, and serves them.
 ///
-/// It enrols a key by a token of 'nacre key token --role server', makes the targets, registers them, and starts them. 'nacre up DIR' starts
-/// them again.
+/// It enrols a key by a token of 'nacre key token --role server', creates the targets, registers them, and
+/// starts them. 'nacre up DIR' restarts them.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example: nacre join --token TOKEN host1@tcp:/nacre /srv/fs --listen 10.0.0.2@tcp --osts 2
          nacre join --token TOKEN host1@tcp:/nacre /srv/fs --listen 10.0.0.2@tcp --mdt --ost-backend block:/dev/sdb")]
 struct JoinArgs {
-    /// NID[:NID..]:/FSNAME: where the management server is, and the file system's name
+    /// NID[:NID..]:/FSNAME: the management server, and the file system's name
     source: String,
-    /// Directory for the targets: new, empty, or with others of this file system
+    /// Directory for the targets: new, empty, or with other targets of this file system
     dir: PathBuf,
     #[command(flatten)]
     token: TokenArgs,
-    /// Address to serve on, for example 10.0.0.2@tcp; the first target gets its port, the next ones the ports above; may be given several
-    /// times
+    /// Address to serve on, for example 10.0.0.2@tcp; the first target gets its port, the next ones the ports
+    /// above; may be given several times
     #[arg(long, value_name = "ADDRESS", required = true)]
     listen: Vec<Address>,
     /// Add an MDT
     #[arg(long)]
     mdt: bool,
-    /// Add so many OSTs [default: 1, or 0 with --mdt]
+    /// Number of OSTs to add [default: 1, or 0 with --mdt]
     #[arg(long, value_name = "N")]
     osts: Option<u16>,
-    /// What an OST keeps objects in: file, or block[:PATH][,size=BYTES][,force]; once for all, or once for each
+    /// Back end for objects of an OST: file, or block[:PATH][,size=BYTES][,force]; once for all, or once for
+    /// each
     #[arg(long, value_name = "BACKEND")]
     ost_backend: Vec<String>,
-    /// What the MDT keeps data of files in
+    /// Back end for data of files on the MDT
     #[arg(long, value_name = "BACKEND", requires = "mdt")]
     mdt_backend: Option<String>,
 }
@@ -403,7 +414,8 @@ struct JoinArgs {
 /// A token that enrols a key.
 #[derive(Debug, Clone, Args)]
 struct TokenArgs {
-    /// Token of 'nacre key token'; - reads it from standard input. Other users of this host can read command lines
+    /// Token of 'nacre key token'; - reads it from standard input. Other users of this host can read command
+    /// lines
     #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
     token: Option<String>,
     /// File with the token
@@ -415,7 +427,7 @@ struct TokenArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Example: nacre umount /mnt/nacre")]
 struct UmountArgs {
-    /// Where it is mounted
+    /// Mount point
     mount_point: PathBuf,
 }
 
@@ -428,7 +440,7 @@ Example: nacre check /srv/fs
 struct CheckArgs {
     /// Directory or mount point of the file system
     dir: PathBuf,
-    /// Mend what can be mended
+    /// Repair the damage where possible
     #[arg(long)]
     repair: bool,
     /// Print as JSON
@@ -436,9 +448,11 @@ struct CheckArgs {
     json: bool,
 }
 
-/// Shows what is on the device of a stopped target, and where an object lies with its checksums, or the log of an OST's cache. Changes nothing.
+/// Shows what is stored on the device of a stopped target, the extents of an object with their checksums, or
+/// the log of an OST's cache. Changes nothing.
 ///
-/// The device is only read, and a copy of the index is looked at. What a cache of small writes holds is not seen, but by --cache.
+/// The device is opened read-only, and the index is read from a copy. Data in a cache of small writes is
+/// shown only with --cache.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Exit code 0 if everything is well, 1 if damage was found.
@@ -447,53 +461,55 @@ Example: nacre inspect /srv/fs/ost0000
          nacre inspect /srv/fs/ost0000 --cache
          nacre inspect /dev/nvme0n1                  the device of a cache")]
 struct InspectArgs {
-    /// Directory of an OST that keeps its objects on a device, or of an MDT that keeps data of files on one, or the device of a cache of small writes
+    /// Directory of an OST that keeps its objects on a device, or of an MDT that keeps data of files on one,
+    /// or the device of a cache of small writes
     dir: PathBuf,
-    /// Show the log of the cache of the OST, which may be one of files
+    /// Show the log of the OST's cache; the OST may have the back end 'file'
     #[arg(long, conflicts_with_all = ["object", "objects"])]
     cache: bool,
-    /// An object: its record, where it lies, and whether its data matches its checksums
+    /// FID of an object: show its record, its extents, and whether its data matches its checksums
     #[arg(long, value_name = "FID")]
     object: Vec<String>,
     /// List all objects
     #[arg(long)]
     objects: bool,
-    /// Also the checksum of each block of an object
+    /// Also show the checksum of each block of an object
     #[arg(long, requires = "object")]
     checksums: bool,
     /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// Where the copy of the index is kept meanwhile; $TMPDIR otherwise
+    /// Directory for the temporary copy of the index; $TMPDIR otherwise
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
 }
 
 /// Moves data of a mounted file system off OSTs that are fuller than the others.
 ///
-/// Files stay in use meanwhile; one that is being written to is tried again later. It may be ended at any time and started again: it
-/// goes on with what is left.
+/// Files stay in use; a file that is being written to is tried again later. The command may be interrupted
+/// and restarted at any time: it continues with the remaining files.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit code 0 if everything was moved that was to be moved, 1 if files are left.
 Example: nacre rebalance /mnt/nacre
          nacre rebalance /mnt/nacre --drain 1")]
 struct RebalanceArgs {
-    /// Where it is mounted
+    /// Mount point of the file system
     mount_point: PathBuf,
-    /// Index of an OST to empty, which takes no new objects from then on (no_create); may be given several times
+    /// Index of an OST to empty, which takes no new objects from then on (no_create); may be given several
+    /// times
     #[arg(long, value_name = "OST")]
     drain: Vec<u16>,
-    /// How much fuller than all OSTs together one may stay, in percent of its space
+    /// How much fuller than the average an OST may stay, in percent of its space
     #[arg(long, value_name = "PERCENT", default_value_t = 5)]
     within_percent: u8,
-    /// MiB per second at most, 0 for no limit
+    /// Limit of the copy rate in MiB per second, 0 for no limit
     #[arg(long, value_name = "MIB", default_value_t = 32)]
     rate: u64,
-    /// Have writers of large files wait, too, while those are copied
+    /// Make writers of large files, too, wait until these are copied
     #[arg(long)]
     block: bool,
-    /// Only say what would be moved
+    /// Only show what would be moved
     #[arg(long)]
     dry_run: bool,
     /// Print the result as JSON
@@ -501,7 +517,7 @@ struct RebalanceArgs {
     json: bool,
 }
 
-/// Makes a file system without starting it.
+/// Creates a file system without starting it.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: nacre format /srv/fs --osts 8")]
 struct FormatArgs {
@@ -511,7 +527,7 @@ struct FormatArgs {
     shape: ShapeArgs,
 }
 
-/// What a new file system is made of.
+/// Targets and back ends of a new file system.
 #[derive(Debug, Clone, Args)]
 struct ShapeArgs {
     /// Name of a new file system: 1 to 8 letters, digits, '_' or '-' [default: nacre]
@@ -523,22 +539,24 @@ struct ShapeArgs {
     /// Object targets of a new file system [default: 2]
     #[arg(long, value_name = "N")]
     osts: Option<u16>,
-    /// OSTs on flash, such as 0-3,8: shown by 'lfs df -v'; found out from the device if not said, and kept
+    /// OSTs on flash, such as 0-3,8: shown by 'lfs df -v'; detected from the device if not given, and stored
     #[arg(long, value_name = "OSTS")]
     flash: Option<String>,
     /// OSTs on rotating disks, likewise
     #[arg(long, value_name = "OSTS")]
     disk: Option<String>,
-    /// What OSTs of a new file system keep objects in: file, file,checksums, or block[:PATH][,size=BYTES][,force] for a device
-    /// or one large file; once for all OSTs, or once for each in their order [default: file]
+    /// Back end for objects of the OSTs of a new file system: file, file,checksums, or
+    /// block[:PATH][,size=BYTES][,force] for a device or one large file; once for all OSTs, or once for each
+    /// in their order [default: file]
     #[arg(long, value_name = "BACKEND")]
     ost_backend: Vec<String>,
-    /// What MDTs of a new file system keep data of files in: meta for their metadata store, or block[:PATH][,size=BYTES][,force]
-    /// for a device or one large file; once for all MDTs, or once for each in their order [default: meta]
+    /// Back end for data of files on the MDTs of a new file system: meta for their metadata store, or
+    /// block[:PATH][,size=BYTES][,force] for a device or one large file; once for all MDTs, or once for each
+    /// in their order [default: meta]
     #[arg(long, value_name = "BACKEND")]
     mdt_backend: Vec<String>,
-    /// Flash device for small writes of an OST, written back to it later: PATH[,size=BYTES][,force], or none; once for each OST in
-    /// their order. It is kept, and may be given to OSTs that are there
+    /// Flash device as write-back cache for small writes of an OST: PATH[,size=BYTES][,force], or none; once
+    /// for each OST in their order. It is stored, and may be given to existing OSTs
     #[arg(long, value_name = "CACHE")]
     ost_cache: Vec<String>,
 }
@@ -551,9 +569,9 @@ enum TargetCommand {
     Uncache(TargetUncacheArgs),
 }
 
-/// Makes a metadata or object target and has it join the file system.
+/// Creates a metadata or object target and adds it to the file system.
 ///
-/// Mounts and servers use it from then on. If it was broken off, the same call goes on with it.
+/// Mounts and servers use it from then on. If the command was interrupted, the same call continues it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example: a second MDT for a file system that 'nacre up' started
@@ -565,14 +583,15 @@ Example: an MDT that keeps data of files on a device of its own
 Example: on a host of its own, for a file system that is served elsewhere
   nacre target add /srv/mdt mdt --mgs 10.0.0.1@tcp --fsname nacre --listen 10.0.0.3@tcp")]
 struct TargetAddArgs {
-    /// Directory of the file system; with --mgs one for the target: new, empty, or with others of this file system
+    /// Directory of the file system; with --mgs one for the target: new, empty, or with other targets of this
+    /// file system
     dir: PathBuf,
-    /// What to add
+    /// Kind of target to add
     kind: NewTarget,
-    /// Refuse unless it gets this index
+    /// Fail unless the target gets this index
     #[arg(long, value_name = "N")]
     index: Option<u16>,
-    /// Where the management server is, if it is elsewhere; may be given several times
+    /// Address of the management server, if it is on another host; may be given several times
     #[arg(long, value_name = "ADDRESS", requires = "listen")]
     mgs: Vec<Address>,
     /// Address to serve the target on; may be given several times
@@ -581,7 +600,8 @@ struct TargetAddArgs {
     /// Name of the file system [default: nacre, or that of the directory]
     #[arg(long)]
     fsname: Option<String>,
-    /// TCP port of the target where servers have processes of their own; a free one is chosen and kept otherwise
+    /// TCP port of the target where servers have processes of their own; a free one is chosen and stored
+    /// otherwise
     #[arg(long, value_name = "PORT", conflicts_with = "mgs")]
     port: Option<u16>,
     #[command(flatten)]
@@ -596,26 +616,26 @@ struct TargetStartArgs {
     dir: PathBuf,
 }
 
-/// Moves everything that lies on an MDT to the others.
+/// Moves all inodes of an MDT to the other MDTs.
 ///
-/// It is in use meanwhile, and takes nothing new from then on. What is open is named and stays, and so are files with many names: run it again
-/// for them. It may be ended at any time and started again.
+/// The MDT stays in use and takes no new inodes from then on. Open files are listed and stay, and so are
+/// files with many names: run the command again for them. It may be interrupted and restarted at any time.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit code 0 if nothing is left there, 1 otherwise.
 Example: nacre target drain /mnt/nacre MDT0001")]
 struct TargetDrainArgs {
-    /// Where the file system is mounted
+    /// Mount point of the file system
     mount_point: PathBuf,
-    /// The MDT: its name or index
+    /// Name or index of the MDT
     target: String,
 }
 
-/// Takes the cache of small writes away from an OST that does not run.
+/// Removes the cache of small writes from a stopped OST.
 ///
-/// It starts without the device from then on, and the device belongs to nobody, or is left as it is and named if it cannot be
-/// opened or is another store's. A cache that still holds data which the OST lacks is
-/// kept, unless that is written back (--drain) or given up (--force).
+/// The OST starts without the device from then on, and the device is free for other uses; a device that
+/// cannot be opened or belongs to another store is left as it is and named. A cache with data that the OST
+/// lacks is kept, unless that data is written back (--drain) or discarded (--force).
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example: nacre target uncache /srv/fs OST0000
@@ -623,12 +643,12 @@ Example: nacre target uncache /srv/fs OST0000
 struct TargetUncacheArgs {
     /// Directory of the file system, or of the target
     dir: PathBuf,
-    /// The OST: its name or index
+    /// Name or index of the OST
     ost: String,
-    /// Write back first what only the cache holds
+    /// First write back the data that only the cache holds
     #[arg(long)]
     drain: bool,
-    /// Write back what can be, and give up the rest, which is named
+    /// Write back what is readable, discard the rest, and list it
     #[arg(long)]
     force: bool,
 }
@@ -638,16 +658,16 @@ struct TargetUncacheArgs {
 #[command(after_help = "\
 Example, on a host of its own: nacre serve --role ost0001 --dir /srv/fs --listen 10.0.0.3@tcp --mgs 10.0.0.1@tcp")]
 struct ServeArgs {
-    /// What it is: node, mgs, mdt0000, ost0000 or mount
+    /// Role of the process: node, mgs, mdt0000, ost0000 or mount
     #[arg(long)]
     role: String,
     /// Directory of the file system
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Source to mount, for a mount without a directory
+    /// Source to mount, for a mount without a directory of the file system
     #[arg(long)]
     source: Option<String>,
-    /// Where to mount
+    /// Mount point
     #[arg(long)]
     mount: Option<PathBuf>,
     /// Mount options
@@ -659,10 +679,10 @@ struct ServeArgs {
     /// Addresses of the management server
     #[arg(long)]
     mgs: Vec<Address>,
-    /// Ignore mount options that are not known
+    /// Ignore unknown mount options
     #[arg(long)]
     sloppy: bool,
-    /// Leave the session of the caller and tell it on standard output when everything runs
+    /// Detach from the session of the caller and report on standard output when everything runs
     #[arg(long)]
     background: bool,
 }
@@ -711,7 +731,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
     }
 }
 
-/// Prints a failure and gives its exit code.
+/// Prints a failure and returns its exit code.
 pub fn report(failure: &Failure) -> i32 {
     if !failure.message.is_empty() {
         eprintln!("nacre: {failure}");
@@ -745,7 +765,7 @@ mod tests {
 
     #[test]
     fn every_command_has_an_example() {
-        // Those of the program that measures are looked at there.
+        // The program that measures checks its own arguments.
         let is_ours =
             |command: &&clap::Command| !command.is_hide_set() && !command.is_disable_help_flag_set();
         for command in Cli::command().get_subcommands().filter(is_ours) {

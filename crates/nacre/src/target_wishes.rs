@@ -1,4 +1,4 @@
-//! What a target is to have that is added to a file system: the same words as of `nacre up`, for one target.
+//! Options of a target that is added to a file system: the same words as of `nacre up`, for one target.
 
 use crate::backend::Backends;
 use crate::failure::{Failure, Result};
@@ -6,20 +6,22 @@ use crate::ost_cache::OstCaches;
 use nacre_types::{TargetId, TargetKind};
 use serde::{Deserialize, Serialize};
 
-/// See the module's documentation. A process that gets it in a request gets it with absolute paths ([`TargetWishes::anywhere`]).
+/// Options; see the module's documentation. A process gets them in a request with absolute paths
+/// ([`TargetWishes::anywhere`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Serialize, Deserialize)]
 pub struct TargetWishes {
-    /// What an OST keeps objects in: file, or block[:PATH][,size=BYTES][,force] for a device or one large file [default: file]
+    /// Back end for objects of an OST: file, or block[:PATH][,size=BYTES][,force] for a device or one large
+    /// file [default: file]
     #[arg(long, value_name = "BACKEND")]
     ost_backend: Option<String>,
-    /// What an MDT keeps data of files in: meta for its metadata store, or block[:PATH][,size=BYTES][,force] for a device or one
-    /// large file [default: meta]
+    /// Back end for data of files on an MDT: meta for its metadata store, or
+    /// block[:PATH][,size=BYTES][,force] for a device or one large file [default: meta]
     #[arg(long, value_name = "BACKEND")]
     mdt_backend: Option<String>,
-    /// Flash device for small writes of an OST: PATH[,size=BYTES][,force]
+    /// Flash device as cache for small writes of an OST: PATH[,size=BYTES][,force]
     #[arg(long, value_name = "CACHE")]
     ost_cache: Option<String>,
-    /// The OST is on flash, whatever its device says; kept, and shown by 'lfs df -v'
+    /// The OST is on flash, whatever its device reports; stored, and shown by 'lfs df -v'
     #[arg(long, conflicts_with = "disk")]
     pub flash: bool,
     /// The OST is on a rotating disk, likewise
@@ -27,16 +29,16 @@ pub struct TargetWishes {
     pub disk: bool,
 }
 
-/// As a slice that the readers of `nacre up` take.
+/// Returns an option as the slice that the parsers of `nacre up` take.
 fn given(word: Option<&String>) -> Vec<String> {
     word.cloned().into_iter().collect()
 }
 
 impl TargetWishes {
-    /// Checks the words for a target of this kind, and makes them mean the same in any directory.
+    /// Checks the options for a target of this kind, and makes their paths absolute.
     ///
     /// # Errors
-    /// If one cannot be understood, or is for targets of another kind.
+    /// If an option is malformed, or is for targets of another kind.
     pub fn anywhere(&self, kind: TargetKind) -> Result<TargetWishes> {
         let of_mdt = TargetWishes { mdt_backend: self.mdt_backend.clone(), ..TargetWishes::default() };
         if kind != TargetKind::Ost && *self != of_mdt {
@@ -53,23 +55,23 @@ impl TargetWishes {
         Ok(TargetWishes { ost_backend, mdt_backend, ost_cache: cache, ..self.clone() })
     }
 
-    /// With these back ends, and nothing else.
+    /// Returns options with these back ends only.
     pub fn of_backends(ost_backend: Option<String>, mdt_backend: Option<String>) -> TargetWishes {
         TargetWishes { ost_backend, mdt_backend, ..TargetWishes::default() }
     }
 
-    /// The back ends of one target.
+    /// Returns the back ends of one target.
     ///
     /// # Errors
-    /// If the words are none.
+    /// If the option is malformed.
     pub fn backends(&self) -> Result<Backends> {
         Backends::parse(&given(self.ost_backend.as_ref()), 1, &given(self.mdt_backend.as_ref()), 1)
     }
 
-    /// The cache of the OST `index`.
+    /// Returns the cache of the OST `index`.
     ///
     /// # Errors
-    /// If the words are none.
+    /// If the option is malformed.
     pub fn caches(&self, index: u16) -> Result<OstCaches> {
         Ok(OstCaches::parse(&given(self.ost_cache.as_ref()), 1)?.moved_to(index))
     }

@@ -1,4 +1,4 @@
-//! `nacre check`: looks at every target of a stopped file system.
+//! `nacre check`: checks every target of a stopped file system.
 
 mod objects;
 
@@ -17,19 +17,19 @@ use nacre_store::object::repair_index;
 use nacre_types::{TargetId, TargetKind};
 use serde::Serialize;
 
-/// What was found on one target.
+/// Findings on one target.
 #[derive(Debug, Default, Serialize)]
 struct TargetReport {
     target: String,
-    /// What was looked at, in words.
+    /// Description of what was checked.
     checked: String,
-    /// Problems in words, the first ones if there are very many.
+    /// Descriptions of problems, the first ones if there are very many.
     problems: Vec<String>,
-    /// All problems.
+    /// Number of all problems.
     problem_count: u64,
-    /// Problems that were mended.
+    /// Number of problems that were repaired.
     repaired: u64,
-    /// Its objects cannot be looked at.
+    /// Its objects cannot be read.
     #[serde(skip)]
     is_closed: bool,
     /// Records of its index are damaged or missing.
@@ -37,15 +37,15 @@ struct TargetReport {
     has_lost_records: bool,
 }
 
-/// Runs the command. Without `--repair` everything is opened for reading alone, and the directory may be one where nothing can be
-/// written.
+/// Runs the command. Without `--repair` everything is opened read-only, and the directory may be on a
+/// read-only file system.
 pub fn run(args: &CheckArgs) -> Result<i32> {
     let instance = named::directory(&args.dir)?;
     let run = RunDir::new(instance.run_dir());
     let _locks = if args.repair { take_all(&instance, &run)? } else { refuse_running(&instance, &run)? };
     let mut progress = Progress::new(args.json);
     let mut reports: Vec<TargetReport> = check_superblock(&instance, args.repair)?.into_iter().collect();
-    // First, as the checks of MDTs leave alone what something that is prepared may need.
+    // First: the checks of MDTs leave alone records that a prepared transaction may need.
     let abandoned = abandoned_operations(&instance, args.repair);
     for target in instance.targets() {
         progress.show(&format!("checking {target}"));
@@ -70,7 +70,7 @@ pub fn run(args: &CheckArgs) -> Result<i32> {
 }
 
 impl TargetReport {
-    /// Of a target that cannot be looked at; others are.
+    /// Returns the report of a target that cannot be read; the check continues with the others.
     fn unreadable(target: TargetId, failure: &Failure) -> TargetReport {
         TargetReport {
             target: target.to_string(),
@@ -82,13 +82,13 @@ impl TargetReport {
         }
     }
 
-    /// What a second look says of the problems of the first one.
+    /// Counts the problems that a second check after the repair does not find any more.
     fn set_repaired(&mut self, left: u64) {
         self.repaired = self.problem_count.saturating_sub(left);
     }
 }
 
-/// What of the superblock of the whole directory is damaged, if anything is.
+/// Reports damage of the directory's superblock, if any.
 fn check_superblock(instance: &Instance, repair: bool) -> Result<Option<TargetReport>> {
     let damaged = instance.damaged_copies();
     if damaged.is_empty() {
@@ -114,7 +114,7 @@ fn is_running(instance: &Instance, name: &str) -> Failure {
     Failure::new(format!("'{name}' of {dir} is running: stop the file system with 'nacre down {dir}' first"))
 }
 
-/// A file system that runs is not looked at. What starts meanwhile is kept off each target while that is looked at.
+/// Refuses to check a running file system. Locks keep processes from starting during the check.
 fn refuse_running(instance: &Instance, run: &RunDir) -> Result<Vec<RunLock>> {
     match run.running().first() {
         Some(name) => Err(is_running(instance, name)),
@@ -122,7 +122,7 @@ fn refuse_running(instance: &Instance, run: &RunDir) -> Result<Vec<RunLock>> {
     }
 }
 
-/// Nothing may start while targets are looked at.
+/// Takes the locks of all processes, so that none starts during the check.
 pub(super) fn take_all(instance: &Instance, run: &RunDir) -> Result<Vec<RunLock>> {
     let names = [NODE.to_owned(), MOUNT.to_owned()];
     let targets = instance.targets().into_iter().map(crate::instance::target_name);
@@ -160,7 +160,7 @@ fn check_mgt(instance: &Instance, target: TargetId, repair: bool) -> Result<Targ
     Ok(report)
 }
 
-/// The objects of an OST, or of an MDT that keeps data of files in a store of its own.
+/// Checks the objects of an OST, or of an MDT that keeps data of files in a store of its own.
 fn check_ost(
     instance: &Instance,
     target: TargetId,
@@ -173,7 +173,7 @@ fn check_ost(
     }
     let failed = || Failure::because(format!("repair {target}"));
     if report.has_lost_records {
-        // Changes to an index that has lost records could only make it worse.
+        // Changes to an index with lost records could increase the damage.
         return Ok(report);
     }
     repair_index(&instance.objects_dir(target)).map_err(failed())?;
@@ -185,7 +185,7 @@ fn check_ost(
     Ok(report)
 }
 
-/// As [`check_ost`], without changing anything.
+/// Like [`check_ost`], read-only.
 fn look_at_ost(instance: &Instance, target: TargetId, show: &mut dyn FnMut(u64)) -> Result<TargetReport> {
     let failed = || Failure::because(format!("check the cache of {target}"));
     let mut cache =
@@ -220,7 +220,7 @@ fn look_at_ost(instance: &Instance, target: TargetId, show: &mut dyn FnMut(u64))
     })
 }
 
-/// What a look at the log of a cache has shown.
+/// Findings on the log of a cache.
 #[derive(Default)]
 struct CacheReport {
     checked: String,
@@ -233,7 +233,7 @@ impl CacheReport {
     fn of(survey: Option<LogSurvey>) -> CacheReport {
         let Some(survey) = survey else { return CacheReport::default() };
         let is_refused = survey.is_refused();
-        // If the store opens it names itself what is damaged and not covered by anything newer.
+        // A store that can be opened reports damaged data that no newer data covers itself.
         let counts = |damage: &&LogDamage| is_refused || !matches!(damage, LogDamage::Data { .. });
         let named = survey.damage.iter().filter(counts).map(ToString::to_string);
         let problems = named.chain(survey.hidden_text());
@@ -273,13 +273,15 @@ fn check_mdt(
     Ok(found)
 }
 
-/// What is prepared on MDTs and never decided, which a repair has removed; nothing where an MDT cannot be read, which its own check tells.
+/// Returns distributed transactions that MDTs prepared and no coordinator decided, which a repair has
+/// removed; none where an MDT cannot be read, which its own check reports.
 fn abandoned_operations(instance: &Instance, repair: bool) -> Vec<Abandoned> {
     let targets = instance.targets();
     let of = |kind: TargetKind| targets.iter().filter(move |target| target.kind == kind);
     let dirs: Vec<_> =
         of(TargetKind::Mdt).map(|target| (instance.target_dir(*target), target.index)).collect();
-    // Only the MGS knows what there is on other hosts. One that has not registered yet is here.
+    // Only the MGS knows the targets of other hosts. A target that has not registered yet is in this
+    // directory.
     let config = of(TargetKind::Mgt).find_map(|mgt| {
         nacre_mgs::service::load_copies(&instance.target_dir(*mgt)).ok().map(|found| found.value)
     });
@@ -292,7 +294,8 @@ fn abandoned_operations(instance: &Instance, repair: bool) -> Vec<Abandoned> {
     nacre_mds::check::abandoned_operations(&dirs, all.as_deref(), &config, repair).unwrap_or_default()
 }
 
-/// Adds what only a look at all MDTs together tells, which is not repaired. One that cannot be read is left out, and named already.
+/// Adds problems that only a comparison of all MDTs shows, which are not repaired. An MDT that cannot be read
+/// is left out; its own check reports it.
 fn compare_mdts(instance: &Instance, reports: &mut [TargetReport], progress: &mut Progress) {
     let is_open = |target: &TargetId| {
         let name = target.to_string();

@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest time that rings of a process that has ended may take, and how often they are looked at.
+/// Longest time until the kernel has torn down the rings of an ended process, and the poll interval.
 const RINGS_LIMIT: Duration = Duration::from_secs(5);
 const RINGS_POLL: Duration = Duration::from_millis(5);
 
@@ -26,7 +26,7 @@ pub fn run(args: &DownArgs) -> Result<i32> {
     let run = RunDir::new(instance.run_dir());
     let names = names_in_order(&run);
     let mut progress = Progress::new(false);
-    // Before anything ends: the others could not end without it, or half of it would run.
+    // First: a stopped process would block the end of the others, and half of the file system would run.
     names.iter().try_for_each(|name| check_not_stopped(&run, name))?;
     for name in &names {
         progress.show(&format!("stopping {name}"));
@@ -52,12 +52,13 @@ pub fn run(args: &DownArgs) -> Result<i32> {
 /// Stops all processes of a directory.
 ///
 /// # Errors
-/// The first one that does not end; those behind it go on.
+/// The first one that does not end; the later ones keep running.
 pub(super) fn stop_all(run: &RunDir, force: bool, limit: Duration) -> Result<()> {
     names_in_order(run).iter().try_for_each(|name| stop(run, name, force, limit))
 }
 
-/// All that run: clients before servers, metadata before objects, the configuration last.
+/// Returns all running processes in the order of their stop: clients before servers, metadata before objects,
+/// the configuration last.
 fn names_in_order(run: &RunDir) -> Vec<String> {
     let mut names = run.running();
     names.sort_by_key(|name| match name.as_str() {
@@ -69,7 +70,7 @@ fn names_in_order(run: &RunDir) -> Vec<String> {
     names
 }
 
-/// A process that a signal has stopped does nothing, also not end, until it is continued.
+/// Refuses a process that a signal has stopped: it cannot even end until it is continued.
 fn check_not_stopped(run: &RunDir, name: &str) -> Result<()> {
     match run.pid(name).filter(|pid| is_stopped(*pid)) {
         Some(pid) => Err(Failure::new(format!("{name} (pid {pid}) is not responding: {}", why_silent(pid)))),
@@ -77,7 +78,7 @@ fn check_not_stopped(run: &RunDir, name: &str) -> Result<()> {
     }
 }
 
-/// Stops one process: asks it, and sends a signal if it does not answer.
+/// Stops one process: by a request, and by a signal if it does not answer.
 fn stop(run: &RunDir, name: &str, force: bool, limit: Duration) -> Result<()> {
     check_not_stopped(run, name)?;
     let process = run.watch(name);
@@ -86,11 +87,12 @@ fn stop(run: &RunDir, name: &str, force: bool, limit: Duration) -> Result<()> {
         Ok(_) => {}
         Err(_) => run.terminate(name),
     }
-    // It gives up its lock before its files: those keep the file system busy on which the directory lies.
+    // It releases its lock before its files, and open files keep the file system busy that contains the
+    // directory.
     if run.wait_stopped(name, limit) && process.is_none_or(|process| process.wait_ended(limit)) {
         return Ok(());
     }
-    // It may have ended just now.
+    // It may have ended meanwhile.
     let Some(pid) = run.pid(name) else { return Ok(()) };
     Err(Failure::new(format!(
         "{name} (pid {pid}) has not stopped after {} s: {} (its log is {})",
@@ -100,8 +102,8 @@ fn stop(run: &RunDir, name: &str, force: bool, limit: Duration) -> Result<()> {
     )))
 }
 
-/// The kernel takes down rings of a process after its end, and with them its last hold on files that are devices of targets: waits until
-/// nobody has them open.
+/// Waits until no process has the devices of the targets open: the kernel tears down the rings of a process
+/// after its end, and they hold references to files that are devices of targets.
 fn await_devices(instance: &Instance) {
     let deadline = Instant::now() + RINGS_LIMIT;
     let devices = instance.targets().into_iter().map(|target| instance.objects_dir(target));
@@ -113,15 +115,17 @@ fn await_devices(instance: &Instance) {
     }
 }
 
-/// Whether anything but this call has a file open. The kernel gives leases on files that nobody else has.
+/// Returns whether any other descriptor has a file open: the kernel grants a write lease only on a file that
+/// no other has open.
 fn is_open_elsewhere(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
-    // SAFETY: the call takes a number and changes nothing of ours; closing the file gives the lease up.
+    // SAFETY: the call takes a number and writes no memory of this process; the close of the file releases
+    // the lease.
     let leased = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
     leased != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
 }
 
-/// A process that was killed leaves a dead mount where it said that it mounts.
+/// Unmounts the dead mount of a killed process at its recorded mount point.
 fn clear_stale_mount(run: &RunDir) -> Result<()> {
     let Some(mount_point) = crate::node::recorded_mount_point(run) else {
         return Ok(());

@@ -1,8 +1,9 @@
-//! `nacre target drain`: moves what lies on an MDT to the others.
+//! `nacre target drain`: moves all inodes of an MDT to the other MDTs.
 //!
-//! The MDT says which inodes with names it has, and of which directories it has a shard. Directories move first, each as `lfs migrate -m -d`
-//! moves it, to MDTs that have room; then files go where their names are, many in one request. Nothing is remembered anywhere: what has moved
-//! is not on the MDT any more, so a command that was ended and is started again goes on where it was.
+//! The MDT lists its inodes with names, and the directories of which it has a shard. Directories move first,
+//! each as `lfs migrate -m -d` moves it, to MDTs with free space; then files move to the MDT of their names,
+//! many in one request. The command keeps no state: what has moved is not on the MDT any more, so a restarted
+//! command continues where the interrupted one stopped.
 
 use super::TargetDrainArgs;
 use crate::failure::{EXIT_FAILURE, Failure, Result};
@@ -22,22 +23,22 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// State bits of targets that get nothing: read-only, no new inodes, no space, no inodes (`OS_STATFS_*`).
+/// State bits of targets that take no inodes: read-only, no new inodes, no space, no inodes (`OS_STATFS_*`).
 const STATE_CLOSED: u32 = 0x02 | 0x04 | 0x20 | 0x40;
-/// Takes no new directories, or objects.
+/// State bit: the target takes no new directories, or objects.
 const STATE_NO_CREATE: u32 = 0x04;
-/// Rounds over what is there: directories that held shards of others may be seen only then.
+/// Rounds over the remaining inodes: directories that held shards of others may be visible only then.
 const ROUNDS: usize = 3;
-/// How long mounts may take to hear that the MDT takes nothing new.
+/// Longest time until all mounts know that the MDT takes nothing new.
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Requests at the same time: the MDTs make what several of them change durable at once.
+/// Parallel requests: group commit of the MDTs makes the changes of several durable with one flush.
 const THREADS: usize = 8;
-/// A file may have just been closed, and the MDT not have heard of it: it is tried again for so long.
+/// Longest time to retry a file that counts as open: its close may still be on the way to the MDT.
 const CLOSED_AFTER: Duration = Duration::from_secs(1);
-/// What is left is printed up to so many; all are counted.
+/// Most remaining files to print; all are counted.
 const SHOWN_MAX: usize = 20;
-/// An MDT with nine tenths of the room of the best one is as good.
+/// An MDT with nine tenths of the best one's free space counts as equally good.
 const AS_GOOD: (u64, u64) = (9, 10);
 
 /// Runs the command.
@@ -71,7 +72,7 @@ pub fn run(args: &TargetDrainArgs) -> Result<i32> {
     Ok(if left.is_empty() { 0 } else { EXIT_FAILURE })
 }
 
-/// `MDT0001`, with or without the name of the file system before it, or a number.
+/// Parses `MDT0001`, with or without the file system's name in front, or a number.
 fn index_of(text: &str) -> Result<u16> {
     let name = text.strip_suffix("_UUID").unwrap_or(text);
     let found = match name.rsplit_once("MDT") {
@@ -83,10 +84,10 @@ fn index_of(text: &str) -> Result<u16> {
     })
 }
 
-/// Has a target take nothing new: no directories on an MDT, no objects on an OST.
+/// Closes a target for new entries: directories on an MDT, objects on an OST.
 ///
 /// # Errors
-/// If it still does after a while.
+/// If it still takes some after [`CLOSED_WITHIN`].
 pub(super) fn close(mount: &Mounted, target: TargetId) -> Result<()> {
     let is_closed = || {
         let rows = mount.targets_with_space().map_err(Failure::because("ask for the space of targets"))?;
@@ -113,7 +114,7 @@ pub(super) fn close(mount: &Mounted, target: TargetId) -> Result<()> {
     )))
 }
 
-/// The other MDTs that take something new, those with about as much room as the best one.
+/// Returns the other MDTs that take new inodes and have about as much free space as the best.
 fn targets_of(mount: &Mounted, index: u16) -> Result<Vec<u16>> {
     let rows = mount.targets_with_space().map_err(Failure::because("ask for the space of targets"))?;
     let room = |row: &mounted::TargetRow| {
@@ -134,16 +135,16 @@ struct Drain<'a> {
     mount: &'a Mounted,
     root: PathBuf,
     index: u16,
-    /// MDTs that get the directories, in turn.
+    /// MDTs that get the directories, round-robin.
     others: Vec<u16>,
     turn: usize,
     moved: u64,
-    /// What the last round has left, and why.
+    /// Inodes that the last round has left, and why.
     left: BTreeMap<PathBuf, String>,
 }
 
 impl Drain<'_> {
-    /// Moves what is there.
+    /// Moves the inodes that the MDT has at present.
     fn round(&mut self, progress: &mut Progress) -> Result<()> {
         self.left.clear();
         self.move_directories(progress)?;
@@ -159,7 +160,7 @@ impl Drain<'_> {
         Ok(())
     }
 
-    /// All inodes of a kind that the MDT has now.
+    /// Returns all inodes of a kind that the MDT has at present.
     fn all_of(&self, wanted: FilesWanted) -> Result<Vec<Fid>> {
         let (mut all, mut after) = (Vec::new(), Some(Fid::ZERO));
         while let Some(from) = after {
@@ -172,10 +173,10 @@ impl Drain<'_> {
         Ok(all)
     }
 
-    /// Moves each directory to the MDTs whose turn it is.
+    /// Moves the directories, round-robin over the other MDTs.
     fn move_directories(&mut self, progress: &mut Progress) -> Result<()> {
         let mut fids = self.all_of(FilesWanted::Directories(self.index))?;
-        // One with several shards there comes several times.
+        // A directory with several shards on the MDT is listed several times.
         fids.sort_unstable();
         fids.dedup();
         let first = self.turn;
@@ -183,7 +184,7 @@ impl Drain<'_> {
         let in_turn: Vec<(usize, Fid)> = (first..).zip(fids).collect();
         let (mount, root, others) = (self.mount, &self.root, &self.others);
         let outcomes = side_by_side(&in_turn, |(turn, fid)| {
-            // What has lost its names meanwhile goes by itself.
+            // A directory that has lost its names meanwhile will be destroyed.
             let path = root.join(mount.paths_of(fid, Some(0)).ok()?.first()?);
             let outcome = migrate_one(&wish_for(&path, *turn, others), &path);
             Some((path, outcome))
@@ -200,10 +201,10 @@ impl Drain<'_> {
         Ok(())
     }
 
-    /// Moves files to the MDT that has their names.
+    /// Moves files to the MDT of their names.
     fn move_files(&mut self, files: &[Fid], mdt: u16, progress: &mut Progress) {
         let groups: Vec<&[Fid]> = files.chunks(MIGRATED_MAX).collect();
-        // A progress line between them, and not more results than that in memory.
+        // Batches bound the results in memory, with a progress line between them.
         for groups in groups.chunks(THREADS * 8) {
             let outcomes = side_by_side(groups, |group| self.move_group(group, mdt));
             for (fid, outcome) in outcomes.into_iter().flatten() {
@@ -217,7 +218,7 @@ impl Drain<'_> {
         }
     }
 
-    /// Moves files together, and those that are open once more as long as they may have just been closed.
+    /// Moves files in one request, and retries open ones that may just have been closed.
     fn move_group(&self, files: &[Fid], mdt: u16) -> Vec<(Fid, io::Result<()>)> {
         let deadline = Instant::now() + CLOSED_AFTER;
         let (mut outcomes, mut open) = (Vec::new(), files.to_vec());
@@ -246,7 +247,7 @@ impl Drain<'_> {
         progress.show(&format!("{} inodes moved", self.moved));
     }
 
-    /// Notes what stays; what has lost its names meanwhile goes by itself.
+    /// Notes an inode that stays; one that has lost its names meanwhile will be destroyed.
     fn leave(&mut self, fid: &Fid, reason: &str) {
         let path = self.mount.paths_of(fid, Some(0)).ok().and_then(|paths| paths.into_iter().next());
         if let Some(path) = path {
@@ -255,7 +256,8 @@ impl Drain<'_> {
     }
 }
 
-/// Where a directory is to be: as many shards as before, if the others may have them.
+/// Returns the layout for a directory after the move: as many shards as before, if the other MDTs can take
+/// them.
 fn wish_for(path: &Path, turn: usize, others: &[u16]) -> Wish {
     let stored = mounted::directory_layout(path).ok().flatten();
     let stored = stored.filter(|stored| !user::is_foreign_directory(stored));
@@ -279,7 +281,7 @@ fn reason_of(error: &io::Error) -> String {
     }
 }
 
-/// Does `work` for each item, several at the same time; gives the results as they come.
+/// Runs `work` for each item, several in parallel; returns the results in order of completion.
 fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let one = || {

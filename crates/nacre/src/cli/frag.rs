@@ -12,7 +12,7 @@ use nacre_store::object::ObjectError;
 use nacre_store::object::block::is_block_store;
 use std::path::{Path, PathBuf};
 
-/// Where the slot files of a file store are; see `docs/formats/ost.md`.
+/// Directory of the slot files of a file store; see `docs/formats/ost.md`.
 const OBJECTS: &str = "objects";
 
 /// Runs the command.
@@ -29,7 +29,8 @@ pub fn run(args: &FragArgs) -> Result<i32> {
     Ok(0)
 }
 
-/// Looks at one. A store that has a device for itself is told by the process that has it open, if there is one.
+/// Measures one subject. A store with a device of its own is measured by the process that has it open, if one
+/// has.
 fn look(subject: &Subject, unit: Unit) -> Result<Report> {
     let failed = |error: frag::Error| Failure::new(error.to_string());
     match frag::look(subject, unit) {
@@ -40,12 +41,13 @@ fn look(subject: &Subject, unit: Unit) -> Result<Report> {
     }
 }
 
-/// What the running target of a directory says, if it runs here and can be asked.
+/// Returns the report of the running target of a directory, if it runs on this host and can be asked.
 fn told_by_process(dir: &Path, unit: Unit) -> Result<Option<Report>> {
     let bytes = std::fs::read(dir.join("superblock")).unwrap_or_default();
     let Ok(label) = BlockLabel::decode(&bytes) else { return Ok(None) };
     let pattern = format!("obdfilter.{}.fragmentation", label.label);
-    // There may be others of that name on this host: ours has its sockets beside the target.
+    // Other file systems on this host may have a target of that name: the process of this one has its sockets
+    // next to the target.
     let is_data_of_mdt = dir.file_name().is_some_and(|name| name == MDT_DATA);
     let target = if is_data_of_mdt { dir.parent().unwrap_or(dir) } else { dir };
     let is_ours = |socket: &Path| target.parent().is_some_and(|instance| socket.starts_with(instance));
@@ -62,7 +64,8 @@ fn told_by_process(dir: &Path, unit: Unit) -> Result<Option<Report>> {
     Ok(value.and_then(|text| serde_json::from_str(&text).ok()))
 }
 
-/// The OSTs of a file system directory or of a mount of it, the store of one, or files of any file system.
+/// Returns the OSTs of a file system directory or of a mount of it, a single store, or files of any file
+/// system.
 fn subjects(path: &Path) -> Result<Vec<Subject>> {
     let path = canonical(path)?;
     if let Some(mount) = mounts::mount_of(&path).map_err(Failure::because("read the mount table"))? {
@@ -100,7 +103,7 @@ fn osts_of(instance: &Instance) -> Result<Vec<Subject>> {
     Ok(targets.into_iter().map(|target| store(&instance.objects_dir(target))).collect())
 }
 
-/// The directory of the file system behind a mount, if its servers are here.
+/// Returns the directory of the file system behind a mount, if its servers are on this host.
 pub(super) fn behind(mount_point: &Path, path: &Path) -> Result<Instance> {
     let shown = mount_point.display();
     if path != mount_point {

@@ -1,5 +1,5 @@
-//! `nacre inspect`: shows what the store of a target on a device is, what an object in it is, and what the log of a cache of small writes
-//! holds, without changing anything.
+//! `nacre inspect`: shows a target's store on a device, an object in it, or the log of a cache of small
+//! writes, read-only.
 
 mod json;
 
@@ -17,7 +17,7 @@ use serde_json::json;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Writing to a String does not fail.
+/// Writing to a String cannot fail.
 macro_rules! row {
     ($text:expr, $name:expr, $($arg:tt)*) => {{
         let _ = write!($text, "{:<12}", $name);
@@ -31,7 +31,7 @@ pub fn run(args: &InspectArgs) -> Result<i32> {
     if let Some(device) = cache_device(args)? {
         return inspect_cache(&device, args.json);
     }
-    // Its own, or that of an MDT for data of files.
+    // The directory's own store, or that of an MDT for data of files.
     let dirs = [args.dir.clone(), args.dir.join(MDT_DATA)];
     let Some(dir) = dirs.iter().find(|dir| is_block_store(dir)) else {
         return Err(Failure::new(format!(
@@ -77,7 +77,8 @@ pub fn run(args: &InspectArgs) -> Result<i32> {
     Ok(if damage == 0 { 0 } else { EXIT_FAILURE })
 }
 
-/// The device whose log is to be shown: with `--cache` that of an OST, else what was named if it is no directory.
+/// Returns the device of the log to show: with `--cache` that of an OST, else the given path if it is not a
+/// directory.
 fn cache_device(args: &InspectArgs) -> Result<Option<PathBuf>> {
     if !args.cache {
         return Ok((args.dir.exists() && !args.dir.is_dir()).then(|| args.dir.clone()));
@@ -131,7 +132,7 @@ fn cache_text(text: &mut String, path: &Path, survey: &LogSurvey) {
     }
 }
 
-/// A new directory for the copy of the index, which goes with the value.
+/// Creates a directory for the copy of the index; it is removed with the value.
 fn scratch_in(dir: Option<PathBuf>) -> Result<Scratch> {
     let base = dir.unwrap_or_else(std::env::temp_dir);
     let path = base.join(format!("nacre-inspect-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! `nacre join`: targets of this host become part of a file system that runs elsewhere.
+//! `nacre join`: adds targets on this host to a file system that runs on other hosts.
 
 use super::target::{Place, add_elsewhere, ports_in};
 use super::{JoinArgs, key};
@@ -34,7 +34,7 @@ pub fn run(args: &JoinArgs) -> Result<i32> {
     Ok(0)
 }
 
-/// What is added, in this order.
+/// Returns the kinds of the targets to add, in this order.
 fn kinds(args: &JoinArgs) -> Vec<NewTarget> {
     let osts = args.osts.unwrap_or(if args.mdt { 0 } else { 1 });
     let osts = osts.max(u16::try_from(args.ost_backend.len()).unwrap_or(u16::MAX));
@@ -60,7 +60,7 @@ fn wishes(args: &JoinArgs, kinds: &[NewTarget]) -> Result<Vec<TargetWishes>> {
     kinds.iter().map(wish).collect()
 }
 
-/// What the directory holds must be of the same file system, and without a management server.
+/// Checks that the targets in the directory are of the same file system, without a management server.
 fn check_directory(dir: &std::path::Path, fsname: &str) -> Result<()> {
     match Instance::open(dir)? {
         Some(instance) if !instance.is_outlying() || instance.superblock.fsname != fsname => {
@@ -74,7 +74,8 @@ fn check_directory(dir: &std::path::Path, fsname: &str) -> Result<()> {
     }
 }
 
-/// The addresses with the first port, from that which was said, that no target of the directory has.
+/// Returns the addresses with the first port, from the given one upwards, that no target of the directory
+/// uses.
 fn free_addresses(listen: &[Address], dir: &std::path::Path) -> Result<Vec<Address>> {
     let used = match Instance::open(dir)? {
         Some(instance) => ports_in(&instance)?,

@@ -1,4 +1,4 @@
-//! `nacre key`: keys of a file system, made by tokens, listed and revoked.
+//! `nacre key`: keys of a file system: tokens that enrol them, list, revocation.
 
 use super::{FileSystemArg, KeyCommand, KeyTokenArgs, TokenArgs};
 use crate::failure::{Failure, Result};
@@ -24,7 +24,7 @@ use std::time::{Duration, SystemTime};
 /// Longest file with a token, in bytes.
 const TOKEN_MAX: u64 = 4096;
 
-/// What a key is for.
+/// Role of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum KeyRole {
     /// Mounts, for all users but root.
@@ -98,7 +98,7 @@ fn init(dir: &Path) -> Result<i32> {
     }
     let _locks = super::check::take_all(&instance, &run)?;
     println!("authority made, SHA-256 {}", keys::init(&instance)?);
-    // Those of an authority that was lost.
+    // Removes those of a lost authority.
     keys::forget(&instance)?;
     Ok(0)
 }
@@ -179,7 +179,8 @@ fn issued(way: &MgsWay) -> Result<Vec<IssuedKey>> {
     }
 }
 
-/// The way to the management server of a file system that is named by its directory, a mount point, or an address.
+/// Returns a connection to the management server of a file system that is named by its directory, a mount
+/// point, or an address.
 fn way_to(of: &FileSystemArg) -> Result<MgsWay> {
     let Some(text) = &of.filesystem else { return way_to_only() };
     if text.contains(":/") && !Path::new(text).exists() {
@@ -195,7 +196,7 @@ fn way_to(of: &FileSystemArg) -> Result<MgsWay> {
     }
 }
 
-/// That of the only file system whose directory is used on this host.
+/// Returns the one of the only file system whose directory is in use on this host.
 fn way_to_only() -> Result<MgsWay> {
     let dirs = registry::running().into_iter().filter_map(|run| run.path.parent().map(Path::to_owned));
     let mut found: Vec<Instance> = dirs.filter_map(|dir| Instance::open(&dir).ok().flatten()).collect();
@@ -215,7 +216,7 @@ fn way_of(instance: &Instance) -> Result<MgsWay> {
     MgsWay::new(&source, Some(&instance.dir))
 }
 
-/// Enrols a key by the token of a command, if it has one; says which.
+/// Enrols a key by the token of a command, if it has one, and returns its identity.
 ///
 /// # Errors
 /// If the token cannot be read, or as [`keys::enrol`].
@@ -240,13 +241,13 @@ fn read_token(source: impl Read, name: &str) -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// A key as it is shown.
+/// A key in the form that is shown.
 #[derive(Serialize)]
 struct Shown {
     id: String,
     roles: String,
     state: &'static str,
-    /// Seconds since 1970; a key that is renewed ends later.
+    /// End in seconds since 1970; a key that is renewed ends later.
     until_s: u64,
     is_renewed: bool,
     uid: Option<u32>,

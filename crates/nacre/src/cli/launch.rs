@@ -1,4 +1,4 @@
-//! Starting the processes of a file system, in one of its shapes.
+//! Start of the processes of a file system, in one of its shapes.
 
 use super::mount_point::{is_mounted, prepare};
 use super::serve;
@@ -18,23 +18,24 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
-/// How long each process may take to end when a service manager ends all.
+/// Timeout for the end of each process when a service manager stops all.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
-/// How long a signal may come after the end of a process that it ended, too.
+/// Longest delay of a signal after the end of a process that the same signal has ended.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Where the servers of a file system listen.
+/// Endpoints of the servers of a file system.
 pub enum Doors {
-    /// All in one process.
+    /// All servers in one process.
     One,
-    /// Each has a process and a port.
+    /// One process and port for each server.
     Separate(Ports),
 }
 
 impl Doors {
-    /// Chooses them for `targets`, without changing anything, and checks that they are free. `port`: the first one, where servers have
-    /// processes. What runs keeps its own. A file system that was for this host alone (`before`) begins at the port of its first address:
-    /// no other host knows the ports it had.
+    /// Chooses the ports of `targets`, without changing anything, and checks that they are free. `port`: the
+    /// first one, if servers have processes of their own. Running processes keep their ports. A file system
+    /// that was for this host alone (`before`) starts at the port of its first address: no other host knows
+    /// its previous ports.
     ///
     /// # Errors
     /// If an address is not of this host or in use.
@@ -52,7 +53,7 @@ impl Doors {
             return Ok(Doors::One);
         }
         let mut ports = Ports::load(&run.path, hosts_of(start)?)?;
-        // Running processes look for the others at their old addresses.
+        // Running processes connect to the others at their old addresses.
         let is_new = run.running().is_empty();
         let is_unknown = ports.is_empty() || before.is_some_and(|before| before.listen.is_empty());
         let first = port.or_else(|| start.listen.first().map(Address::port).filter(|_| is_unknown));
@@ -72,19 +73,19 @@ impl Doors {
     }
 }
 
-/// IP addresses that servers with processes of their own listen on.
+/// Returns the IP addresses that servers with processes of their own listen on.
 fn hosts_of(start: &Start) -> Result<Vec<IpAddr>> {
     if start.listen.iter().any(|address| Some(address.port()) != start.listen.first().map(Address::port)) {
         return Err(Failure::usage(
             "each server has one port on all addresses: give the same port, the first one, in each --listen",
         ));
     }
-    // Any port: what matters are the addresses.
+    // Any port: only the addresses matter.
     let endpoints = listen::endpoints(&start.addresses_at(1))?;
     Ok(endpoints.into_iter().map(|endpoint| endpoint.bind.ip()).collect())
 }
 
-/// The ports that the servers of a directory have, and that others of it must be free on.
+/// Reads the ports of the servers of a directory; further ones must be free on the same addresses.
 ///
 /// # Errors
 /// If they cannot be read.
@@ -92,7 +93,8 @@ pub fn ports_of(run: &RunDir, start: &Start) -> Result<Ports> {
     Ports::load(&run.path, hosts_of(start)?)
 }
 
-/// Words of `nacre serve` for one of several servers: where it listens, and where the management server is.
+/// Returns the arguments of `nacre serve` for one of several servers: its addresses, and those of the
+/// management server.
 ///
 /// # Errors
 /// If one of them has no port.
@@ -110,7 +112,7 @@ pub fn addresses(start: &Start, ports: &Ports, name: &str) -> Result<Vec<OsStrin
     Ok(words)
 }
 
-/// Where processes of this host reach the management server.
+/// Returns the NIDs of the management server for processes of this host.
 ///
 /// # Errors
 /// If it has no port.
@@ -120,22 +122,22 @@ pub fn mgs_here(start: &Start, ports: &Ports) -> Result<Vec<nacre_types::Nid>> {
     Ok(endpoints.iter().flat_map(listen::Endpoint::nids_here).collect())
 }
 
-/// One start of a file system.
+/// A start of a file system.
 pub struct Launch<'a> {
-    /// Its directory.
+    /// Directory of the file system.
     pub instance: &'a Instance,
-    /// How.
+    /// Options of the start.
     pub start: &'a Start,
-    /// Where it is mounted, absolute.
+    /// Mount point, an absolute path.
     pub mount_point: &'a Path,
 }
 
-/// What a start has done.
+/// Results of a start, for its rollback.
 #[derive(Default)]
 pub struct Started {
-    /// Processes that did not run before.
+    /// Processes that did not run before, with their names.
     pub children: Vec<(String, Child)>,
-    /// The mount point, if it was missing.
+    /// The mount point, if it was created.
     pub made: Option<PathBuf>,
 }
 
@@ -144,10 +146,10 @@ impl Launch<'_> {
         RunDir::new(self.instance.run_dir())
     }
 
-    /// Starts what does not run, in the background. What was done before a failure is in `started`.
+    /// Starts all processes that do not run, in the background. The steps before a failure are in `started`.
     ///
     /// # Errors
-    /// What the process says that did not start.
+    /// The failure that the process reported at its start.
     pub fn background(&self, doors: &Doors, started: &mut Started, progress: &mut Progress) -> Result<()> {
         match doors {
             Doors::One => self.one(started, progress),
@@ -170,7 +172,7 @@ impl Launch<'_> {
     fn separate(&self, ports: &Ports, started: &mut Started, progress: &mut Progress) -> Result<()> {
         let run = self.run();
         let mut targets = self.instance.targets();
-        // Object servers first: the metadata server wants object ids from them.
+        // Object servers first: the metadata server reserves object ids at them.
         targets.sort_by_key(|target| match target.kind {
             TargetKind::Mgt => (0, target.index),
             TargetKind::Ost => (1, target.index),
@@ -197,7 +199,7 @@ impl Launch<'_> {
         self.with_mount(MOUNT, words, started, progress)
     }
 
-    /// Starts the process that has the mount.
+    /// Starts the process with the mount.
     fn with_mount(
         &self,
         name: &str,
@@ -217,7 +219,7 @@ impl Launch<'_> {
         Ok(())
     }
 
-    /// Runs everything in this process and stays.
+    /// Runs everything in this process and returns when it has ended.
     ///
     /// # Errors
     /// If it did not start.
@@ -233,7 +235,8 @@ impl Launch<'_> {
     }
 }
 
-/// Stays until a signal comes or one of these processes ends, then ends all, clients first; the exit code. For service managers.
+/// Waits until a signal arrives or one of these processes ends, then stops all, clients first; returns the
+/// exit code. For service managers.
 pub fn watch(run: &RunDir, signals: StopSignals, children: Vec<(String, Child)>) -> i32 {
     let (sender, events) = channel();
     let end = sender.clone();
@@ -248,7 +251,7 @@ pub fn watch(run: &RunDir, signals: StopSignals, children: Vec<(String, Child)>)
         let sender = sender.clone();
         let waits = nacre_env::thread::Builder::new().name("wait-child".into()).spawn(move || {
             let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-            // The others end, too, when all are ended.
+            // The other processes end, too, when all are stopped.
             let _ = sender.send(Some((name, status)));
         });
         if let Err(error) = waits {
@@ -256,14 +259,14 @@ pub fn watch(run: &RunDir, signals: StopSignals, children: Vec<(String, Child)>)
         }
     }
     let mut ended = events.recv().ok().flatten();
-    // Some service managers send the signal to all of us: then whose end is heard of first says nothing.
+    // Some service managers signal all processes: the order of the ends is then arbitrary.
     if ended.is_some() && matches!(events.recv_timeout(SIGNAL_PATIENCE), Ok(None)) {
         ended = None;
     }
     if let Some((name, status)) = &ended {
         log::error!("{name} has ended ({status}), so all are ended: see {}", run.log(name).display());
     }
-    // The mount goes first and by force: a service manager ends us in any case.
+    // The mount goes first and by force: a service manager kills the processes in any case.
     match super::down::stop_all(run, true, STOP_LIMIT) {
         Ok(()) if ended.is_none() => 0,
         Ok(()) => crate::failure::EXIT_FAILURE,
@@ -274,16 +277,16 @@ pub fn watch(run: &RunDir, signals: StopSignals, children: Vec<(String, Child)>)
     }
 }
 
-/// Words that start a process of a directory in the background.
+/// Returns the arguments that start a process of a directory in the background.
 pub fn serve_words(role: &str, instance: &Instance) -> Vec<OsString> {
     let dir = instance.dir.clone().into_os_string();
     vec!["serve".into(), "--role".into(), role.into(), "--dir".into(), dir, "--background".into()]
 }
 
-/// Undoes a failed start. A mount point that existed before is kept.
+/// Rolls a failed start back. A mount point that existed before is kept.
 pub fn take_back(started: Started) {
     if let Some(made) = started.made {
-        // Only a directory that is empty goes.
+        // Removes only an empty directory.
         let _ = fs::remove_dir(made);
     }
 }

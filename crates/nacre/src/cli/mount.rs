@@ -19,46 +19,46 @@ use std::time::Duration;
 
 /// Longest wait for a mount's process to end.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
-/// For how long a remount is tried again while files are on their way out.
+/// Longest time to retry a remount while closes of files are under way.
 const BUSY_LIMIT: Duration = Duration::from_secs(1);
 const BUSY_POLL: Duration = Duration::from_millis(10);
-/// Time before the first try after one that failed; each later one takes twice as long.
+/// Delay of the first retry; each later one takes twice as long.
 const RETRY_WAIT_MIN: Duration = Duration::from_secs(1);
 const RETRY_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Options of a mount, as given with `-o`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
-    /// No writes.
+    /// Read-only mount.
     pub read_only: bool,
-    /// Other users may use the mount; `None` leaves it to who mounts.
+    /// Other users may use the mount; `None`: yes for root, no for other users.
     pub allow_other: Option<bool>,
     /// Device nodes do not work. The default, because their permission bits are not checked without
     /// `default_permissions`.
     pub nodev: bool,
-    /// No set-id bits.
+    /// Set-id bits have no effect.
     pub nosuid: bool,
-    /// No programs.
+    /// Programs cannot be executed.
     pub noexec: bool,
     /// The kernel checks permissions as well as the MDT.
     pub default_permissions: bool,
-    /// How requests travel.
+    /// Transport between kernel and process.
     pub transport: TransportChoice,
-    /// Who decides about file locks; `None` leaves it to whether others can mount.
+    /// Scope of file locks; `None`: the kernel alone if no other host can mount.
     pub locks: Option<LockScope>,
-    /// Access times are kept.
+    /// Access times are updated (relatime).
     pub relatime: bool,
-    /// A slow network to simulate on the way to the servers.
+    /// A simulated slow network to the servers.
     pub simulate: Option<Shape>,
-    /// How often a mount that fails is tried again.
+    /// Number of retries of a failed mount.
     pub retries: u32,
 }
 
 impl MountOptions {
-    /// Reads comma-separated options. `sloppy` ignores unknown ones, as `mount -s` asks.
+    /// Parses comma-separated options. `sloppy` ignores unknown ones, as `mount -s` requests.
     ///
     /// # Errors
-    /// The first option that is not known.
+    /// The first unknown option.
     pub fn parse(lists: &[String], sloppy: bool) -> Result<MountOptions> {
         let options = MountOptions {
             read_only: false,
@@ -107,11 +107,11 @@ impl MountOptions {
             "localflock" => self.locks = Some(LockScope::Local),
             "relatime" | "atime" => self.relatime = true,
             "noatime" => self.relatime = false,
-            // Meant for mount(8), or always so here.
+            // Options for mount(8), or always in force here.
             "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group" | "_netdev"
             | "nofail" | "async" | "user_xattr" | "acl" | "nodiratime" | "diratime" | "lazystatfs" => {}
             word => match word.split_once('=') {
-                // Commas part mount options, so colons part those of the network.
+                // Commas separate mount options, so colons separate those of the network.
                 Some(("simulate", fabric)) => match fabric.replace(':', ",").parse() {
                     Ok(shape) => self.simulate = Some(shape),
                     Err(_) => return false,
@@ -154,7 +154,7 @@ fn parse_source(text: &str) -> Result<MountSource> {
     listen::resolve_source(text)
 }
 
-/// An existing directory where nothing is mounted; a dead mount of ours is cleared first.
+/// Returns an existing directory without a mount on it; a dead NacreFS mount is removed first.
 fn checked_mount_point(path: &Path) -> Result<PathBuf> {
     let absolute = instance::absolute(path)?;
     if !absolute.exists() && !mounts::is_dead_mount_point(&absolute) {
@@ -167,7 +167,8 @@ fn checked_mount_point(path: &Path) -> Result<PathBuf> {
     absolute.canonicalize().map_err(Failure::because(format!("look at {}", path.display())))
 }
 
-/// Mounts `source` in the background; tries again as often as the options say, as when a host starts before the servers.
+/// Mounts `source` in the background; retries as often as the options say, for hosts that start before the
+/// servers.
 ///
 /// # Errors
 /// If the source, the options or the mount point are wrong, or no server answers.
@@ -192,7 +193,7 @@ fn mount_once(source: &str, mount_point: &Path, options: &[String], sloppy: bool
     let mount_point = checked_mount_point(mount_point)?;
     let run = registry::mount_run_dir(&mount_point)?;
     instance::make_dir(&run.path, 0o700)?;
-    // The process behind a mount that was just taken away still tells the servers.
+    // The process of a mount that was just unmounted is still disconnecting from the servers.
     if run.pid(MOUNT).is_some() {
         super::mount_point::ends_by_itself(&run, MOUNT, &mount_point)?;
     }
@@ -208,11 +209,11 @@ fn mount_once(source: &str, mount_point: &Path, options: &[String], sloppy: bool
     process::start(&words, &run.log(MOUNT), &mut Progress::new(false)).map(drop)
 }
 
-/// Changes flags of a mount: `ro`, `rw`, `dev`, `suid`, `exec`, `noatime` and their opposites. Options that are not flags
-/// stay as they were, whatever is said.
+/// Changes flags of a mount: `ro`, `rw`, `dev`, `suid`, `exec`, `noatime` and their opposites. Other options
+/// keep their values.
 ///
 /// # Errors
-/// If it is not a mount of ours, or files are open for writing that `ro` would cut off.
+/// If it is not a NacreFS mount, or files are open for writing that `ro` would cut off.
 pub fn remount(mount_point: &Path, options: &[String]) -> Result<()> {
     use rustix::fs::StatVfsMountFlags;
     use rustix::mount::MountFlags;
@@ -231,7 +232,7 @@ pub fn remount(mount_point: &Path, options: &[String]) -> Result<()> {
         relatime: !now.contains(StatVfsMountFlags::NOATIME),
         ..MountOptions::parse(&[], true)?
     };
-    // mount(8) adds what it finds in the kernel's table, which has no word for what is allowed.
+    // mount(8) adds the options of the kernel's table, which lists no option for a permitted feature.
     let options = before.changed_by(options, true)?;
     let flags = [
         (options.read_only, MountFlags::RDONLY),
@@ -246,7 +247,7 @@ pub fn remount(mount_point: &Path, options: &[String]) -> Result<()> {
     loop {
         match rustix::mount::mount_remount(&real, flags, "") {
             Ok(()) => return Ok(()),
-            // Closes end in the background; until then a removed file counts as one in use.
+            // Closes complete in the background; until then a removed file counts as open.
             Err(rustix::io::Errno::BUSY) if start.elapsed() < BUSY_LIMIT => {
                 nacre_env::thread::sleep(BUSY_POLL)
             }
@@ -256,10 +257,10 @@ pub fn remount(mount_point: &Path, options: &[String]) -> Result<()> {
     }
 }
 
-/// Unmounts: the process behind the mount does it and ends; without one the mount itself is taken away.
+/// Unmounts: the process behind the mount does it and ends; without a process the mount itself is removed.
 ///
 /// # Errors
-/// If it is not a mount of ours, or busy.
+/// If it is not a NacreFS mount, or busy.
 pub fn unmount(mount_point: &Path) -> Result<()> {
     let absolute = instance::absolute(mount_point)?;
     let dead = mounts::is_dead_mount_point(&absolute);
@@ -277,7 +278,7 @@ pub fn unmount(mount_point: &Path) -> Result<()> {
     }
     let device = holders::device_of(&real);
     detach(&real, false)?;
-    // The process ends by itself; waiting for it means that all is written when we return.
+    // The process ends on its own; the wait for its end ensures that all data is written on return.
     let ours = |run: &RunDir| node::recorded_mount_point(run).is_some_and(|recorded| recorded == real);
     for run in registry::running().into_iter().filter(ours) {
         if !run.wait_stopped(MOUNT, STOP_LIMIT) {
@@ -293,7 +294,7 @@ pub fn unmount(mount_point: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where a mount process of this run directory keeps its socket and log.
+/// Returns the run directory with the socket and log of a mount process.
 pub fn run_dir_of(mount_point: &Path, dir: Option<&Path>) -> Result<RunDir> {
     match dir {
         Some(dir) => Ok(RunDir::new(dir.join("run"))),

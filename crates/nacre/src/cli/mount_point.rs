@@ -1,4 +1,4 @@
-//! The directory that a file system is mounted on, before and after.
+//! Mount points: their preparation before a mount, and their removal after it.
 
 use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result};
@@ -12,7 +12,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Makes sure that there is a free directory to mount on: makes a missing one, clears a dead mount of ours. True if it was missing.
+/// Prepares an empty mount point: creates a missing directory, unmounts a dead NacreFS mount. Returns true if
+/// it was missing.
 pub fn prepare(path: &Path) -> Result<bool> {
     if mounts::is_dead_mount_point(path) {
         return clear_dead(path).map(|()| false);
@@ -23,7 +24,7 @@ pub fn prepare(path: &Path) -> Result<bool> {
             fs::create_dir(path).map_err(|error| cannot_be_made(path, &error))?;
             Ok(true)
         }
-        // It died after the question above.
+        // The daemon died after the check above.
         Err(error) if Errno::from_io_error(&error).is_some_and(mounts::says_dead) => {
             clear_dead(path).map(|()| false)
         }
@@ -35,10 +36,10 @@ fn cannot_be_made(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(format!("the mount point {} cannot be made: {error}", path.display()))
 }
 
-/// Checks that something can be mounted there, or will be once `dir` is made; changes nothing.
+/// Checks that a file system can be mounted there, or could be once `dir` is created; changes nothing.
 ///
 /// # Errors
-/// If it is no directory, cannot become one, or is in use.
+/// If it is not a directory, cannot become one, or is in use.
 pub fn check(path: &Path, dir: Option<&Path>) -> Result<()> {
     if dir == Some(path) {
         return Err(Failure::usage(format!(
@@ -79,7 +80,7 @@ pub fn check(path: &Path, dir: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Unmounts what a process of ours left when it was killed. Anything else is not touched.
+/// Unmounts a mount that a killed NacreFS process has left; leaves any other mount alone.
 pub fn clear_dead(path: &Path) -> Result<()> {
     let ours = mounts::mounted_on(path).map_err(Failure::because("read the mount table"))?.is_some();
     if !ours {
@@ -91,7 +92,7 @@ pub fn clear_dead(path: &Path) -> Result<()> {
     detach(path, true)
 }
 
-/// Takes a mount away: directly as root, else with fusermount3.
+/// Unmounts: directly as root, else with fusermount3.
 pub fn detach(mount_point: &Path, lazy: bool) -> Result<()> {
     if rustix::process::geteuid().is_root() {
         let flags = match lazy {
@@ -122,7 +123,7 @@ pub fn detach(mount_point: &Path, lazy: bool) -> Result<()> {
     Err(Failure::new(format!("{} was not unmounted: {}", mount_point.display(), text.trim())))
 }
 
-/// Why a mount is not taken away, with the programs that use it.
+/// Returns the failure of a busy mount, with the programs that use it.
 pub fn busy(mount_point: &Path) -> Failure {
     let users = holders::device_of(mount_point).map(holders::of_device).unwrap_or_default();
     Failure::new(format!(
@@ -132,17 +133,18 @@ pub fn busy(mount_point: &Path) -> Failure {
     ))
 }
 
-/// Whether the running process has lost its mount (unmounted by another program) and so was about to end; waits for that end.
+/// Returns whether the running process has lost its mount (unmounted by another program) and so was about to
+/// end; waits for that end.
 ///
 /// # Errors
 /// If it runs without a mount for longer than a clean stop takes.
 pub(super) fn ends_by_itself(run: &RunDir, name: &str, mount_point: &Path) -> Result<bool> {
     const PATIENCE: Duration = Duration::from_secs(60);
-    /// What is closed just now is not worth a look at all processes.
+    /// A file that is just being closed is not worth a scan of all processes.
     const USE_PATIENCE: Duration = Duration::from_secs(1);
     let start = Instant::now();
     while let Some(pid) = run.pid(name) {
-        // Asking is what tells a process that serves another mount point, or that is still starting.
+        // Only a request shows that a process has another mount point, or is still starting.
         let answer = control::ask_for(&run.socket(name), &Request::Status, control::STATUS_LIMIT);
         let mount = match answer {
             Ok(Answer::Status(status)) => status.mount,
@@ -178,10 +180,10 @@ pub(super) fn ends_by_itself(run: &RunDir, name: &str, mount_point: &Path) -> Re
     Ok(true)
 }
 
-/// Whether process `name` runs and has its mount on `mount_point`.
+/// Returns whether process `name` runs and has its mount on `mount_point`.
 ///
 /// # Errors
-/// If it has it elsewhere, or does not end without one.
+/// If its mount is on another directory, or it does not end without one.
 pub fn is_mounted(run: &RunDir, name: &str, mount_point: &Path) -> Result<bool> {
     if !run.runs(name, BEGUN_LIMIT) || ends_by_itself(run, name, mount_point)? {
         return Ok(false);

@@ -1,8 +1,10 @@
 //! `nacre rebalance`: moves the data of files off OSTs that are fuller than the others, or are to be emptied.
 //!
-//! Each MDT says which of its files have objects on an OST, files without names included; each is moved as `lfs migrate` moves it, with its own
-//! layout and on OSTs that have room. A file that is being written to is left for a later round; in the last one, writers of files that are not large wait for the copy. Nothing is remembered anywhere: what was moved is not on the OST any
-//! more, so a command that was ended and is started again goes on where it was.
+//! Each MDT lists its files with objects on an OST, files without names included; each is moved as `lfs
+//! migrate` moves it, with its own layout and to OSTs with free space. A file that is being written to is
+//! left for a later round; in the last one, writers of files that are not large wait for the copy. The
+//! command keeps no state: what was moved is not on the OST any more, so a restarted command continues where
+//! the interrupted one stopped.
 
 mod left;
 mod plan;
@@ -24,33 +26,34 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Space is shown in units of this many bytes (`st_blocks`).
+/// Unit of space in reports, in bytes (`st_blocks`).
 const BLOCK_UNIT: u64 = 512;
-/// State bits of targets that get nothing: degraded, read-only, no new objects, no space, no inodes (`OS_STATFS_*`).
+/// State bits of targets that take no objects: degraded, read-only, no new objects, no space, no inodes
+/// (`OS_STATFS_*`).
 const STATE_CLOSED: u32 = 0x01 | 0x02 | 0x04 | 0x20 | 0x40;
 /// Rounds over files that were in use.
 const ROUNDS: u32 = 3;
-/// Time between two of them.
+/// Pause between two rounds.
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(1);
-/// Files that take longer to copy are not taken away from their writers; a second or less on a slow disk.
+/// Largest file whose writers may have to wait for the copy: a second or less on a slow disk.
 const WAITED_FOR_BYTES: u64 = 64 << 20;
-/// How long an MDT may take to answer which files it has, which is asked again meanwhile.
+/// Timeout for an MDT to list its files, including retries.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// Failures that are printed; all are counted.
+/// Most failures to print; all are counted.
 const SHOWN_MAX: usize = 20;
 
-/// What was done.
+/// Result of the command.
 #[derive(Debug, Default, Serialize)]
 struct Report {
-    /// Files that were moved.
+    /// Number of files that were moved.
     moved_files: u64,
-    /// Their bytes.
+    /// Bytes of these files.
     moved_bytes: u64,
-    /// Files that others wrote to each time.
+    /// Number of files that were being written to in each round.
     busy_files: u64,
-    /// Files that could not be moved for another reason.
+    /// Number of files that could not be moved for another reason.
     failed_files: u64,
-    /// Time that it took, in seconds.
+    /// Duration in seconds.
     seconds: f64,
 }
 
@@ -91,10 +94,10 @@ pub fn run(args: &RebalanceArgs) -> Result<i32> {
     Ok(if is_well { 0 } else { EXIT_FAILURE })
 }
 
-/// A page of the files that have objects on an OST.
+/// Returns a page of the files that have objects on an OST.
 ///
 /// # Errors
-/// With the name of the MDT that does not tell.
+/// With the name of the MDT that does not answer.
 fn page_of_files(mount: &Mounted, ost: u16, after: Fid) -> Result<(Vec<Fid>, Option<Fid>)> {
     let mdt = TargetId::mdt(after.mdt_index());
     let deadline = Instant::now() + ANSWERS_WITHIN;
@@ -144,10 +147,10 @@ fn close_drained(mount: &Mounted, args: &RebalanceArgs, uses: &mut [Use]) {
     }
 }
 
-/// Space of all OSTs that answer.
+/// Returns the space of all OSTs that answer.
 fn uses(mount: &Mounted, args: &RebalanceArgs) -> Result<Vec<Use>> {
     let rows = mount.targets_with_space().map_err(Failure::because("ask for the space of targets"))?;
-    // Whose files cannot be asked for now cannot be moved either.
+    // Files of an MDT that does not answer cannot be moved.
     if let Some(mdt) = rows.iter().find(|row| row.target.kind == TargetKind::Mdt && row.space.is_none()) {
         return Err(silent(mdt.target));
     }
@@ -163,7 +166,7 @@ fn uses(mount: &Mounted, args: &RebalanceArgs) -> Result<Vec<Use>> {
     }
     let osts = rows.into_iter().filter(|row| row.target.kind == TargetKind::Ost);
     let used = |row: crate::lfs::mounted::TargetRow| {
-        // One that is to be emptied need not say what it has.
+        // An OST that is to be emptied need not report its space.
         let drained = args.drain.contains(&row.target.index);
         let none = drained.then_some(Use { index: row.target.index, used: 0, room: 0, is_closed: true });
         let Some(space) = row.space else { return none };
@@ -175,18 +178,18 @@ fn uses(mount: &Mounted, args: &RebalanceArgs) -> Result<Vec<Use>> {
     Ok(osts.filter_map(used).collect())
 }
 
-/// One OST being emptied.
+/// State of one OST being emptied.
 struct Work<'a> {
     mount: &'a Mounted,
     args: &'a RebalanceArgs,
     progress: &'a mut Progress,
     report: &'a mut Report,
-    /// What is in use this time is left.
+    /// Last round: files in use are left.
     is_last: bool,
 }
 
 impl Work<'_> {
-    /// Moves files off an OST as long as it has too much.
+    /// Moves files off an OST while it has too much.
     fn empty(&mut self, source: u16, plan: &mut Plan) -> Result<()> {
         let mut after = Fid::ZERO;
         loop {
@@ -208,7 +211,7 @@ impl Work<'_> {
         let root = self.root();
         let (path, directory) = match self.mount.paths_of(&fid, Some(0)) {
             Ok(paths) => (paths.first().map(|path| root.join(path)), None),
-            // It has lost its names, but may still be open.
+            // The file has lost its names, but may still be open.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => (None, Some(&*root)),
             Err(error) => return self.note_failure(&format!("{fid}: cannot find a name: {error}")),
         };
@@ -226,7 +229,7 @@ impl Work<'_> {
             plan.moved(source, target, share);
             return;
         }
-        // Copied at once, so that nobody waits for long; a limit would make it long.
+        // Copied at full speed, so that writers wait only briefly; a rate limit would prolong it.
         let may_wait = self.is_last && (self.args.block || bytes <= WAITED_FOR_BYTES);
         let manner = if may_wait { Manner::Block } else { Manner::Try };
         match self.relocate(&path, directory, source, target.filter(|_| stripes == 1), manner, plan) {
@@ -269,7 +272,7 @@ impl Work<'_> {
         let failed = |error| Stopped { action: "get the layout", error };
         let layout = own_shape(path, first).map_err(failed)?;
         let mut nothing = |_, _| {};
-        // Objects on another OST that is to be emptied would be moved for nothing.
+        // Objects on another OST that is to be emptied would have to move again.
         let accept = |bytes: &[u8]| {
             user::decode_layout(bytes).map_or(true, |layout| {
                 !layout.objects().any(|o| o.ost_index == source || plan.is_drained(o.ost_index))
@@ -286,7 +289,7 @@ impl Work<'_> {
         relocate(path, &mut order)
     }
 
-    /// The root of the mount, to which paths of FIDs are relative.
+    /// Returns the root of the mount, to which paths of FIDs are relative.
     fn root(&self) -> PathBuf {
         let given = self.mount.path();
         let found = given.canonicalize().ok().and_then(|path| crate::mounts::mount_of(&path).ok().flatten());
@@ -294,7 +297,7 @@ impl Work<'_> {
     }
 }
 
-/// OSTs of the objects of a file.
+/// Returns the OSTs of the objects of a file.
 fn objects_of(path: &Path) -> Vec<u16> {
     let bytes = crate::lfs::mounted::layout_of(path).ok().flatten().unwrap_or_default();
     user::decode_layout(&bytes).map_or_else(|_| Vec::new(), |l| l.objects().map(|o| o.ost_index).collect())

@@ -1,4 +1,4 @@
-//! `nacre serve`: one process of a file system, in the background or in the foreground.
+//! `nacre serve`: a process of a file system, in the background or in the foreground.
 
 use super::ServeArgs;
 use super::mount::{MountOptions, run_dir_of};
@@ -20,7 +20,7 @@ pub fn run(args: &ServeArgs) -> i32 {
     show_as(&args.role);
     let prepared = || {
         let (herald, plan) = (Herald::new(args.background)?, plan_of(args)?);
-        // Before the first thread: a confinement is one of threads.
+        // Before the first thread: the sandbox applies to threads.
         let confinement = sandbox::enter(&plan)?;
         Ok((StopSignals::take()?, herald, plan, confinement))
     };
@@ -36,15 +36,16 @@ pub fn run(args: &ServeArgs) -> i32 {
     }
 }
 
-/// How a process ended.
+/// End of a process.
 pub struct Served {
     /// Exit code.
     pub code: i32,
-    /// It ran before.
+    /// Everything was running before.
     pub was_ready: bool,
 }
 
-/// Runs everything in this process and stays. `on_ready` is called when everything runs; if it fails, everything ends.
+/// Runs everything in this process and returns when it has ended. `on_ready` is called when everything runs;
+/// if it fails, everything stops.
 pub fn foreground(
     instance: &Instance,
     start: &Start,
@@ -67,7 +68,7 @@ pub fn foreground(
     Ok(serve(plan, &herald, &signals, false, &|| (), on_ready))
 }
 
-/// Mounts what others serve and stays.
+/// Mounts a file system of other hosts and returns when it is unmounted.
 pub fn foreground_mount(source: &MountSource, mount_point: &Path, options: MountOptions) -> Result<i32> {
     show_as(MOUNT);
     let signals = StopSignals::take()?;
@@ -133,7 +134,8 @@ fn serve(
     Served { code, was_ready: true }
 }
 
-/// Object stores keep many files open; the soft limit is low for programs that use select(2), which this is not.
+/// Raises the limit of open files: object stores keep many open; the soft limit is low for programs that use
+/// select(2), which this is not.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -152,7 +154,7 @@ fn plan_of(args: &ServeArgs) -> Result<Plan> {
     }
     let dir = args.dir.as_deref().ok_or_else(|| Failure::usage("--dir is needed"))?;
     let instance = Instance::open_existing(dir)?;
-    // One process of a directory does it.
+    // One process of a directory is enough.
     let is_first = args.role == NODE || args.role == "mgs" || instance.is_outlying();
     if is_first && let Err(error) = instance.restore_copies() {
         log::warn!("cannot write the copy of the superblock in {}: {error}", instance.dir.display());
@@ -173,14 +175,14 @@ fn plan_of(args: &ServeArgs) -> Result<Plan> {
         fsname: instance.superblock.fsname.clone(),
         listen: listen::endpoints(&args.listen)?,
         mgs,
-        // A mount uses nothing of the directory but its run directory.
+        // A mount uses only the run directory of the directory.
         instance: (args.role != MOUNT).then(|| instance.clone()),
         targets,
         mount,
     })
 }
 
-/// NIDs of all these addresses, each once.
+/// Returns the NIDs of all these addresses, each once.
 pub(super) fn nids_of(addresses: &[Address]) -> Result<Vec<Nid>> {
     let mut all = Vec::new();
     for address in addresses {

@@ -1,4 +1,4 @@
-//! `nacre status`: what runs, where it is reached, how full it is.
+//! `nacre status`: processes, their addresses, and the space of targets.
 
 mod elsewhere;
 
@@ -45,67 +45,67 @@ pub fn run(args: &StatusArgs) -> Result<i32> {
 /// State of one file system directory, or of one mount without a directory.
 #[derive(Debug, Serialize)]
 pub struct Overview {
-    /// Name.
+    /// File system name.
     pub fsname: String,
     /// `running`, `partly`, `not responding` or `stopped`.
     pub state: &'static str,
-    /// Directory, if there is one on this host.
+    /// Directory on this host, if there is one.
     pub dir: Option<PathBuf>,
     /// Number of MDTs and OSTs in the directory, if there is one.
     pub mdts: Option<u16>,
-    /// See `mdts`.
+    /// Number of OSTs; see `mdts`.
     pub osts: Option<u16>,
     /// Processes that run and answer.
     pub processes: Vec<ProcessStatus>,
-    /// Processes that should run and do not.
+    /// Names of processes that should run and do not.
     pub missing: Vec<String>,
-    /// Processes that are there and do not answer.
+    /// Processes that run and do not answer.
     pub silent: Vec<Silent>,
-    /// What else is not as it should be, in sentences.
+    /// Further problems, as sentences.
     pub problems: Vec<String>,
     /// Targets that other hosts serve.
     pub elsewhere: Vec<Elsewhere>,
-    /// The command that starts them.
+    /// Command that starts the missing processes.
     #[serde(skip)]
     start: &'static str,
 }
 
-/// A process that is there and does not answer.
+/// A process that runs and does not answer.
 #[derive(Debug, Serialize)]
 pub struct Silent {
-    /// As in [`ProcessStatus`].
+    /// Name as in [`ProcessStatus`].
     pub name: String,
     /// Process id.
     pub pid: i32,
-    /// What the kernel knows of it, and what to do.
+    /// Cause as far as the kernel shows it, and a remedy.
     pub why: String,
 }
 
 impl Silent {
     fn of(run: &RunDir, name: &str, error: &io::Error) -> Option<Silent> {
-        // One that has ended meanwhile is missing.
+        // A process that has ended meanwhile counts as missing.
         let pid = run.pid(name)?;
         let why = match control::is_silence(error) {
             true => process::why_silent(pid),
-            // It has no socket yet, or none any more.
+            // It has no socket yet, or has removed it.
             false => "it is just starting or ending: look again in a moment".to_owned(),
         };
         Some(Silent { name: name.to_owned(), pid, why })
     }
 
-    /// One sentence.
+    /// Returns one sentence about the process.
     pub fn text(&self) -> String {
         format!("{} (pid {}) is not responding: {}", self.name, self.pid, self.why)
     }
 }
 
 impl Overview {
-    /// Everything that should run does, and answers.
+    /// Returns true if all processes run and answer.
     pub fn is_well(&self) -> bool {
         self.missing.is_empty() && self.silent.is_empty() && self.problems.is_empty()
     }
 
-    /// Looks at a directory's processes.
+    /// Queries the processes of a directory.
     pub fn of(instance: &Instance) -> Overview {
         let run = RunDir::new(instance.run_dir());
         let mut overview = Overview::of_run_dir(&run);
@@ -115,7 +115,7 @@ impl Overview {
         };
         let nothing_runs = overview.processes.is_empty() && overview.silent.is_empty();
         let is_separate = match nothing_runs {
-            // It runs as it was started last; one process is the usual shape.
+            // It runs in the shape of its last start; one process is the default.
             true => Start::load(&instance.dir).ok().flatten().is_some_and(|start| start.is_separate),
             false => !is_there(NODE),
         };
@@ -145,7 +145,7 @@ impl Overview {
         }
     }
 
-    /// Looks at the processes of a run directory, whatever they are.
+    /// Queries all processes of a run directory.
     pub fn of_run_dir(run: &RunDir) -> Overview {
         let mut names = run.running();
         names.sort_by_key(|name| (rank(name), name.clone()));
@@ -181,7 +181,7 @@ impl Overview {
         overview
     }
 
-    /// One line about the whole.
+    /// Returns one line about the whole file system.
     pub fn headline(&self, state: &str) -> String {
         let mut text = format!("file system '{}' {state}", self.fsname);
         if let Some(mount) = self.processes.iter().find_map(|process| process.mount.as_ref()) {
@@ -190,7 +190,7 @@ impl Overview {
         text
     }
 
-    /// A line for each target that has no space left, and says what to free.
+    /// Returns a line for each target without free space, with a hint at what to free.
     pub fn full_targets(&self) -> String {
         let mut out = String::new();
         let targets = self.processes.iter().flat_map(|process| &process.targets);
@@ -214,7 +214,7 @@ impl Overview {
     /// Prints as JSON.
     ///
     /// # Errors
-    /// If standard output is gone.
+    /// If standard output cannot be written.
     pub fn print_json(&self) -> Result<()> {
         print_json(self)
     }
@@ -262,7 +262,7 @@ impl Overview {
         for silent in &self.silent {
             let _ = writeln!(out, "{:<9} {:>8} is not responding: {}", silent.name, silent.pid, silent.why);
         }
-        // Waiting is no problem of a process: others may be about to start what it waits for.
+        // A wait is not a problem of the process: the peer that it waits for may be about to start.
         for problem in self.problems.iter().cloned().chain(self.processes.iter().filter_map(unreachable)) {
             let _ = writeln!(out, "{problem}");
         }
@@ -271,7 +271,7 @@ impl Overview {
     }
 }
 
-/// Lines about the addresses that processes listen on: how their connections are protected.
+/// Returns lines about the addresses that processes listen on, with the protection of their connections.
 fn connections(processes: &[ProcessStatus]) -> String {
     let with = |wanted: &str| {
         let of = |process: &ProcessStatus| {
@@ -299,7 +299,7 @@ fn connections(processes: &[ProcessStatus]) -> String {
     out
 }
 
-/// Order in which processes are shown.
+/// Returns the rank of a process in the output.
 fn rank(name: &str) -> u8 {
     match name.get(..3) {
         Some("mgs") => 0,
@@ -322,14 +322,14 @@ fn state(overview: &Overview) -> &'static str {
     }
 }
 
-/// The sentence about targets that a mount has lost.
+/// Returns the sentence about targets to which a mount has lost the connection.
 fn unreachable(process: &ProcessStatus) -> Option<String> {
     let mount = process.mount.as_ref().filter(|mount| !mount.unreachable.is_empty())?;
     let targets = mount.unreachable.join(", ");
     Some(format!("{0} waits for {targets}: see 'lfs check all {0}'", mount.mount_point.display()))
 }
 
-/// The sentence about a lazily unmounted mount that is still in use.
+/// Returns the sentence about a lazily unmounted mount that is still in use.
 fn lost_mount(process: &ProcessStatus) -> Option<String> {
     let mount = process.mount.as_ref()?;
     let device = mount.device?;
@@ -345,7 +345,7 @@ fn lost_mount(process: &ProcessStatus) -> Option<String> {
     ))
 }
 
-/// Where the logs of the processes are: once for a directory.
+/// Appends the paths of the logs: once for a directory.
 fn logs(out: &mut String, processes: &[ProcessStatus]) {
     let logs: Vec<&Path> = processes.iter().filter_map(|process| process.log.as_deref()).collect();
     match logs.as_slice() {
@@ -396,7 +396,7 @@ fn percent(space: &SpaceStatus) -> u64 {
     if whole == 0 { 0 } else { (u128::from(space.used_bytes) * 100).div_ceil(whole) as u64 }
 }
 
-/// `1m02s`, `3h04m`, `5d06h`.
+/// Formats a duration: `1m02s`, `3h04m`, `5d06h`.
 fn duration(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {
@@ -407,7 +407,7 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// Powers of 1024 with one digit after the point.
+/// Formats bytes in powers of 1024 with one digit after the point.
 pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;

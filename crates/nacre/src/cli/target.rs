@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const FSNAME_DEFAULT: &str = "nacre";
-/// How long a running file system may take to add a target.
+/// Timeout for a running file system to add a target.
 const ADD_LIMIT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -82,7 +82,7 @@ fn check_name(wanted: Option<&str>, instance: &Instance) -> Result<()> {
     }
 }
 
-/// Everything runs in one process: that one makes and serves the target.
+/// Adds a target to a file system in one process, which creates and serves it.
 fn add_in_node(args: &TargetAddArgs, wishes: &TargetWishes, instance: &Instance, run: &RunDir) -> Result<()> {
     let request = Request::AddTarget { kind: args.kind, index: args.index, ost: wishes.clone() };
     let mut progress = Progress::new(false);
@@ -101,7 +101,7 @@ fn add_in_node(args: &TargetAddArgs, wishes: &TargetWishes, instance: &Instance,
     }
 }
 
-/// Servers have processes of their own: so will the new one.
+/// Adds a target with a process of its own, as the other servers have.
 fn add_beside(args: &TargetAddArgs, wishes: &TargetWishes, instance: &Instance, run: &RunDir) -> Result<()> {
     let dir = instance.dir.display();
     let start = Start::load(&instance.dir)?.unwrap_or_default();
@@ -128,7 +128,8 @@ fn add_beside(args: &TargetAddArgs, wishes: &TargetWishes, instance: &Instance, 
     Ok(())
 }
 
-/// Nothing runs: the target is made, and its index taken, so that it joins with the next start.
+/// Adds a target to a stopped file system: creates it and takes its index, so that it joins at the next
+/// start.
 fn add_while_stopped(
     args: &TargetAddArgs,
     wishes: &TargetWishes,
@@ -155,10 +156,10 @@ fn add_while_stopped(
     Ok(())
 }
 
-/// The management server is elsewhere: the target gets a directory and a process here.
+/// Adds a target whose management server is on another host, with a directory and a process on this one.
 ///
 /// # Errors
-/// One sentence; what has been made by then is used when this is called again.
+/// One sentence; a repeated call continues with what was created.
 pub fn add_elsewhere(
     dir: &Path,
     kind: NewTarget,
@@ -214,7 +215,8 @@ fn serve_elsewhere(adding: &Adding, target: TargetId, place: &Place, mut progres
     Ok(())
 }
 
-/// What the management server at `mgs` knows, if it is that of the file system of a directory.
+/// Returns the configuration of the management server at `mgs`, if it serves the file system of the
+/// directory.
 fn config_of(instance: &Instance, mgs: &[Nid]) -> Result<FsConfig> {
     let config = node::configuration_at(mgs, &instance.superblock.fsname, Some(&instance.dir))?;
     if config.fs_uuid == instance.superblock.fs_uuid {
@@ -229,17 +231,17 @@ fn config_of(instance: &Instance, mgs: &[Nid]) -> Result<FsConfig> {
     )))
 }
 
-/// Where a target with a directory of its own is served, and where its management server is.
+/// Addresses of a target with a directory of its own, and of its management server.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// What it listens on.
+    /// Addresses that the target listens on.
     pub listen: Vec<Address>,
-    /// Where the management server is.
+    /// Addresses of the management server.
     pub mgs: Vec<Address>,
 }
 
 impl Place {
-    /// What to listen on. A target keeps its address, so it needs to say its port.
+    /// Returns the sockets to listen on. A target keeps its address, so the address must include a port.
     fn endpoints(&self) -> Result<Vec<listen::Endpoint>> {
         match self.listen.iter().find(|address| address.port() == 0) {
             Some(address) => Err(Failure::usage(format!(
@@ -249,7 +251,7 @@ impl Place {
         }
     }
 
-    /// Lines of its file.
+    /// Returns the lines of its file.
     fn text(&self) -> String {
         let lines = |word: &str, all: &[Address]| -> String {
             all.iter().map(|address| format!("{word} {address}\n")).collect()
@@ -257,7 +259,7 @@ impl Place {
         lines("listen", &self.listen) + &lines("mgs", &self.mgs)
     }
 
-    /// Reads its file; `None` without one of each.
+    /// Parses its file; `None` unless it has an address of each kind.
     fn parse(text: &str) -> Option<Place> {
         let mut place = Place::default();
         for line in text.lines() {
@@ -270,7 +272,7 @@ impl Place {
         (!place.listen.is_empty() && !place.mgs.is_empty()).then_some(place)
     }
 
-    /// Words of `nacre serve`.
+    /// Returns the arguments of `nacre serve`.
     fn words(&self) -> Vec<OsString> {
         let words = |option: &'static str, all: &[Address]| -> Vec<OsString> {
             all.iter().flat_map(|address| [option.into(), address.to_string().into()]).collect()
@@ -294,7 +296,7 @@ fn serve(
         words.extend(addresses);
         return process::start(&words, &run.log(&name), progress).map(drop);
     }
-    // Somebody who was to wait for it has been ended.
+    // The process may run already because an earlier command that waited for it was killed.
     let deadline = Instant::now() + ADD_LIMIT;
     while is_joining(instance, target) {
         if run.pid(&name).is_none() || Instant::now() >= deadline {
@@ -305,10 +307,10 @@ fn serve(
     Ok(())
 }
 
-/// Ports that targets of a directory have, whose management server is elsewhere.
+/// Returns the ports of the targets of a directory whose management server is on another host.
 ///
 /// # Errors
-/// If what is kept of them cannot be read.
+/// If their addresses cannot be read.
 pub fn ports_in(instance: &Instance) -> Result<Vec<u16>> {
     let mut ports = Vec::new();
     for target in instance.targets() {
@@ -318,10 +320,10 @@ pub fn ports_in(instance: &Instance) -> Result<Vec<u16>> {
     Ok(ports)
 }
 
-/// Where processes of this host reach the management server of a directory.
+/// Returns the NIDs of a directory's management server for processes of this host.
 ///
 /// # Errors
-/// If no other process reaches it, or what is kept of that cannot be read.
+/// If no other process can connect to it, or its addresses cannot be read.
 pub fn mgs_of(instance: &Instance) -> Result<Vec<Nid>> {
     if instance.is_outlying() {
         for target in instance.targets() {
@@ -349,7 +351,7 @@ fn start(args: &TargetStartArgs) -> Result<()> {
     start_in(&Instance::open_existing(&args.dir)?)
 }
 
-/// Starts the targets of a directory whose management server is elsewhere.
+/// Starts the targets of a directory whose management server is on another host.
 ///
 /// # Errors
 /// If there are none, or one does not start.
@@ -376,7 +378,7 @@ pub fn start_in(instance: &Instance) -> Result<()> {
     )))
 }
 
-/// Where a target listens and where its management server is, if that was kept.
+/// Reads the addresses of a target and of its management server, if they were stored.
 fn place_of(dir: &Path) -> Result<Option<Place>> {
     let path: PathBuf = dir.join(ADDRESS);
     let text = instance::if_there(fs::read_to_string(&path))

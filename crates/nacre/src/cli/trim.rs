@@ -1,4 +1,4 @@
-//! `nacre trim`: tells what is below object targets of free space.
+//! `nacre trim`: reports free space of object targets to their media.
 
 use super::TrimArgs;
 use super::frag::behind;
@@ -22,10 +22,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long one answer of a running target may take: a device may be slow to discard, and others may be asking.
+/// Timeout of one answer of a running target: a device may be slow to discard, and other requests may be
+/// ahead.
 const ANSWER_LIMIT: Duration = Duration::from_secs(600);
 
-/// A target that is to be trimmed: an OST, or an MDT that keeps data of files on a device.
+/// A target to trim: an OST, or an MDT that keeps data of files on a device.
 struct Ost {
     instance: Instance,
     target: TargetId,
@@ -36,7 +37,7 @@ impl Ost {
         self.instance.objects_dir(self.target)
     }
 
-    /// The index by which its process knows it.
+    /// Returns the index by which its process knows it.
     fn index(&self) -> u16 {
         match self.target.kind {
             TargetKind::Mdt => {
@@ -51,17 +52,17 @@ impl Ost {
     }
 }
 
-/// What became of a target.
+/// Result for one target.
 #[derive(Debug, Serialize)]
 struct Report {
     target: String,
     backend: &'static str,
-    /// Bytes that were told.
+    /// Reported free space, in bytes.
     bytes: u64,
-    /// Pieces, where that is known.
+    /// Number of extents, where it is known.
     extents: Option<u64>,
     seconds: f64,
-    /// The target that has the same file system below it, and was trimmed for both.
+    /// Target on the same file system, which was trimmed for both.
     with: Option<String>,
     error: Option<String>,
 }
@@ -83,7 +84,7 @@ pub fn run(args: &TrimArgs) -> Result<i32> {
             with: None,
             error: None,
         };
-        // What a file system below has free does not become more with each target on it.
+        // Targets on one file system share its free space: it is trimmed once.
         let below = std::fs::metadata(ost.dir()).ok().filter(|_| backend == "file").map(|meta| meta.dev());
         match below.and_then(|below| trimmed.get(&below)) {
             Some(other) => report.with = Some(other.clone()),
@@ -116,7 +117,7 @@ fn line(report: &Report) -> String {
     format!("{target:<16} {backend:<6} {what}")
 }
 
-/// The object targets that are meant.
+/// Returns the object targets that the argument names.
 fn targets(what: &Path) -> Result<Vec<Ost>> {
     if !what.exists() {
         return named(&what.to_string_lossy());
@@ -146,7 +147,7 @@ fn osts_of(instance: &Instance) -> Result<Vec<Ost>> {
     Ok(targets.into_iter().map(|target| Ost { instance: instance.clone(), target }).collect())
 }
 
-/// Targets of file systems that run here, by a name with or without that of the file system.
+/// Returns targets of file systems that run on this host, by a name with or without that of the file system.
 fn named(name: &str) -> Result<Vec<Ost>> {
     let runs = registry::running();
     let instances = runs.iter().filter_map(named::instance_of);
@@ -176,7 +177,7 @@ fn trim(ost: &Ost, report: &mut Report, progress: &mut Progress) {
     report.seconds = begun.elapsed().as_secs_f64();
 }
 
-/// Goes on until nothing is left.
+/// Repeats the request until no free space is left to report.
 fn to_the_end(
     report: &mut Report,
     progress: &mut Progress,
@@ -193,7 +194,7 @@ fn to_the_end(
     Ok(())
 }
 
-/// The process that serves a target, if it runs.
+/// Returns the control socket of the process that serves a target, if it runs.
 fn socket_of(ost: &Ost) -> Option<PathBuf> {
     let run = RunDir::new(ost.instance.run_dir());
     let names = [target_name(ost.target), NODE.to_owned()];
@@ -212,7 +213,7 @@ fn ask(socket: &Path, ost: u16, from: u64) -> Result<Trimmed> {
 
 fn trim_stopped(ost: &Ost, report: &mut Report, progress: &mut Progress) -> Result<()> {
     let run = RunDir::new(ost.instance.run_dir());
-    // Nothing may start it meanwhile.
+    // The locks keep any process from starting it meanwhile.
     let _locks = [run.lock(&target_name(ost.target))?, run.lock(NODE)?];
     let store = node::open_objects(&ost.instance, ost.target)?;
     let some = |from| trim_for(&*store, from, TRIM_TIME).map_err(|error| Failure::new(error.to_string()));

@@ -1,4 +1,4 @@
-//! `nacre target uncache`: takes the cache of small writes away from an OST that does not run.
+//! `nacre target uncache`: removes the cache of small writes from a stopped OST.
 
 use super::TargetUncacheArgs;
 use crate::failure::{Failure, Result};
@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Pieces that cannot be written back and are named.
+/// Most extents that cannot be written back to list.
 const NAMED_MAX: u64 = 100;
 
 /// Runs the command.
@@ -35,7 +35,7 @@ pub fn run(args: &TargetUncacheArgs) -> Result<()> {
             instance.superblock.fsname
         )));
     }
-    // Nobody else opens the objects meanwhile.
+    // The locks keep other processes from opening the objects.
     let store: Arc<dyn ObjectStore> =
         Arc::from(node::open_uncached(&instance, target).map_err(failed(target))?);
     let device = open_cache(&path, target, needed.is_some() && !args.force)?;
@@ -64,7 +64,7 @@ fn ost_of(text: &str) -> Result<TargetId> {
     })
 }
 
-/// The OST may not start meanwhile; other processes of the file system may run.
+/// Takes the locks that keep the OST from starting; other processes of the file system may run.
 fn stopped(instance: &Instance, target: TargetId) -> Result<Vec<RunLock>> {
     let run = RunDir::new(instance.run_dir());
     let lock = |name: String| {
@@ -78,7 +78,7 @@ fn stopped(instance: &Instance, target: TargetId) -> Result<Vec<RunLock>> {
     [NODE.to_owned(), target_name(target)].into_iter().map(lock).collect()
 }
 
-/// The device; `None` if it cannot be opened and that is no hindrance.
+/// Opens the device; `None` if it cannot be opened and is not needed.
 fn open_cache(path: &Path, target: TargetId, is_needed: bool) -> Result<Option<Arc<DirectDevice>>> {
     match open_device(path, None) {
         Ok(device) => Ok(Some(Arc::new(device))),
@@ -100,7 +100,8 @@ struct Cache<'a> {
 }
 
 impl Cache<'_> {
-    /// Writes back what only the cache holds. With `force` what cannot be is named and given up.
+    /// Writes back data that only the cache holds. With `force`, data that cannot be written back is listed
+    /// and discarded.
     fn relieve(&self, store: &Arc<dyn ObjectStore>, needed: &ObjectError, force: bool) -> Result<()> {
         let result = match &self.device {
             Some(device) => self.write_back(store, device, force),
@@ -134,7 +135,7 @@ impl Cache<'_> {
                 "nacre: {target}: discarded as requested: what the damaged blocks of the log held; bytes that were replaced there may be the older ones"
             );
         }
-        // A device that is not the cache of this store is refused: it gets no force.
+        // No force: a device that is not the cache of this store is refused.
         let options = NxdOptions { salvage: force, ..NxdOptions::default() };
         let cache = Nxd::open(self.dir, store.clone(), device.clone(), &options).map_err(failed(target))?;
         let flushed = if force { self.write_what_can_be(&cache) } else { cache.flush_now() };

@@ -1,4 +1,4 @@
-//! `nacre up`: formats on first use, then starts what does not run yet.
+//! `nacre up`: formats on first use, then starts the processes that do not run.
 
 use super::launch::{self, Doors, Launch, Started};
 use super::mount::MountOptions;
@@ -78,7 +78,7 @@ pub fn run(args: &UpArgs) -> Result<i32> {
     }
 }
 
-/// Starts the targets of a directory whose management server is elsewhere.
+/// Starts the targets of a directory whose management server is on another host.
 fn up_outlying(args: &UpArgs, instance: &Instance) -> Result<i32> {
     let is_plain = args.mount.is_none() && args.listen.is_empty() && args.port.is_none() && !args.foreground;
     if !is_plain {
@@ -93,7 +93,7 @@ fn up_outlying(args: &UpArgs, instance: &Instance) -> Result<i32> {
     Ok(0)
 }
 
-/// One call of the command, when everything is checked and formatted.
+/// A call of the command, after all checks and formatting.
 struct Up<'a> {
     args: &'a UpArgs,
     instance: &'a Instance,
@@ -125,7 +125,7 @@ impl Up<'_> {
             let served = launch.one_in_front(started, || self.keep())?;
             return match served.was_ready {
                 true => Ok(served.code),
-                // It was told already.
+                // The failure was already reported.
                 false => Err(Failure::told(served.code)),
             };
         }
@@ -142,7 +142,7 @@ impl Up<'_> {
         self.report(&started.children)
     }
 
-    /// Says which other file systems of this host have the same name.
+    /// Lists other file systems of this host with the same name.
     fn tell_of_namesakes(&self, run: &RunDir) {
         let own = &self.instance.superblock;
         let is_namesake = |other: &Instance| {
@@ -160,7 +160,7 @@ impl Up<'_> {
         }
     }
 
-    /// Keeps how it was started, and says so if that is new.
+    /// Stores the options of the start, and reports changes.
     fn keep(&self) -> Result<()> {
         if let Some(text) = self.before.and_then(|before| self.start.changes(before).text()) {
             eprintln!("nacre: {text}");
@@ -183,8 +183,8 @@ impl Up<'_> {
         }
     }
 
-    /// A new file system did not start: nothing has been stored in it, so it goes, unless others may have come meanwhile or devices
-    /// belong to it.
+    /// Removes a new file system that did not start: nothing was stored in it. It stays if other hosts may
+    /// have used it meanwhile or devices belong to it.
     fn take_back(&self, failure: Failure, formatting: &Formatting) -> Failure {
         let run = RunDir::new(self.instance.run_dir());
         let has_devices =
@@ -206,8 +206,8 @@ impl Up<'_> {
     }
 }
 
-/// Gives a file system keys that others will reach from now on. One that was reached without any stays as it is: its mounts on other
-/// hosts have none.
+/// Creates keys for a file system that other hosts will reach from now on. One that was reached without keys
+/// stays as it is: its mounts on other hosts have none.
 fn secure(instance: &Instance, start: &Start, before: Option<&Start>, is_said: bool) -> Result<()> {
     if !start.needs_keys() || keys::authority_of(&instance.dir).is_some() {
         return Ok(());
@@ -222,7 +222,8 @@ fn secure(instance: &Instance, start: &Start, before: Option<&Start>, is_said: b
     Ok(())
 }
 
-/// How it is to be started, given what runs of it: that is left as it is, so nothing else can be asked of it.
+/// Returns the options for this start, given the running processes: these are left alone, so options that
+/// they contradict are refused.
 fn as_it_runs(run: &RunDir, start: &Start, before: Option<&Start>, args: &UpArgs) -> Result<Start> {
     let running = run.running();
     if running.is_empty() {
@@ -255,7 +256,7 @@ fn as_it_runs(run: &RunDir, start: &Start, before: Option<&Start>, args: &UpArgs
     Ok(start)
 }
 
-/// What every mount needs.
+/// Checks the requirements of every mount.
 fn check_machine() -> Result<()> {
     let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
     if let Err(error) = device.as_ref().map_err(std::io::Error::kind)
@@ -326,7 +327,7 @@ fn checked_shape(shape: &ShapeArgs) -> Result<FormatOptions> {
     Ok(options)
 }
 
-/// The file system of the directory, and how to undo it if it was made just now.
+/// Opens or formats the file system of the directory; with the means to undo a format.
 fn open_or_format(
     args: &UpArgs,
     found: Option<Instance>,
@@ -357,7 +358,7 @@ fn open_or_format(
     Ok((instance, formatting))
 }
 
-/// A file system that is there, unless something else is wanted.
+/// Returns an existing file system, unless the options contradict it.
 fn made_as_wished(
     args: &UpArgs,
     instance: Instance,

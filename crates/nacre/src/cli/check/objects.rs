@@ -1,17 +1,19 @@
-//! Do the objects on OSTs and the layouts of files agree?
+//! Consistency of the objects on OSTs and the layouts of files.
 //!
-//! An object that no layout names, that does not wait to be destroyed and that is not above the mark below which the MDT's ids
-//! lie, holds space that nobody can reach any more: repair destroys it. An object that a layout names and the OST does not have
-//! is in order if nobody has written to it, since objects are made by their first write. If the layout says that it was written to, its
-//! data is lost: the file is named, and repair leaves it alone, since reading it is to stay an error until its owner, who alone knows
-//! where else the data may be, removes or empties the file. The same holds for an MDT that keeps data of files in a store of its own;
-//! ids are not given out there.
+//! An orphan object (no layout names it, it does not wait to be destroyed, and its id is below the mark of
+//! the ids that the MDT has given out) holds space that no file can reach: repair destroys it. An object that
+//! a layout names and the OST does not have is in order if it was never written to, since objects are created
+//! by their first write. If the layout says that it was written to, its data is lost: the file is listed, and
+//! repair leaves it alone, since reads of it must stay an error until its owner, who alone knows of other
+//! copies of the data, removes or empties the file. The same holds for an MDT that keeps data of files in a
+//! store of its own; no ids are reserved there.
 //!
-//! While an operation over several MDTs is not finished, objects of the file that it moves may be named by no inode. They stay, as MDTs that
-//! start finish it. Nothing is destroyed if a record cannot be read that may name objects.
+//! While a distributed transaction is not finished, objects of the file that it moves may be named by no
+//! inode. They stay, as the MDTs finish it at their start. Nothing is destroyed if a record that may name
+//! objects cannot be read.
 //!
-//! A file that has moved to another MDT keeps its objects. So what no layout here names may be named by one of an MDT elsewhere: where there are
-//! such, nothing is said of it.
+//! A file that has moved to another MDT keeps its objects. So an object that no layout of this directory
+//! names may belong to a file on an MDT elsewhere: where there are such MDTs, orphans are not judged.
 
 use super::TargetReport;
 use crate::failure::{Failure, Result};
@@ -24,17 +26,17 @@ use nacre_types::{Fid, TargetId, TargetKind};
 use nacre_wire::mgs::TargetConfig;
 use std::collections::HashSet;
 
-/// Problems of one kind that are written out for one OST.
+/// Most problems of one kind to list for one OST.
 const SHOWN_MAX: usize = 100;
 /// Objects that one call destroys.
 const DESTROYED_AT_ONCE: usize = 1000;
 
-/// Compares all targets of an instance and adds what is wrong to their reports.
+/// Compares all targets of an instance and adds the problems to their reports.
 pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) -> Result<()> {
     let mut known = ObjectReferences::default();
     for target in instance.targets().into_iter().filter(|target| target.kind == TargetKind::Mdt) {
         let config = nacre_mds::MdsConfig { index: target.index, ..nacre_mds::MdsConfig::default() };
-        // What cannot be read is named already; it may name any object.
+        // The check of the MDT reports the unreadable record, which may name any object.
         match object_references(&instance.target_dir(target), &config) {
             Ok(found) => known.merge(found),
             Err(_) => known.is_partial = true,
@@ -78,14 +80,14 @@ pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) 
     name_lost(instance, lost, reports)
 }
 
-/// An object that is not there although it was written to.
+/// An object that is missing although it was written to.
 struct Lost {
     target: TargetId,
     object: Fid,
     file: Fid,
 }
 
-/// Names each file that has lost data: there is no other list of them, so it is not cut.
+/// Lists each file that has lost data, without a limit: there is no other list of them.
 fn name_lost(instance: &Instance, lost: Vec<Lost>, reports: &mut [TargetReport]) -> Result<()> {
     if lost.is_empty() {
         return Ok(());
@@ -106,7 +108,7 @@ fn name_lost(instance: &Instance, lost: Vec<Lost>, reports: &mut [TargetReport])
     Ok(())
 }
 
-/// Whether all MDTs of the file system are in this directory, as far as its management server says.
+/// Returns whether all MDTs of the file system are in this directory, according to its management server.
 fn has_all_mdts(instance: &Instance) -> bool {
     let here = instance.targets();
     let config = nacre_mgs::service::load(&instance.target_dir(TargetId::mgt()));
@@ -128,16 +130,16 @@ impl TargetReport {
     }
 }
 
-/// What the objects of a target and the files that name them say of each other.
+/// Comparison of the objects of a target with the files that name them.
 #[derive(Default)]
 struct Compared {
-    /// Objects of no file.
+    /// Orphan objects.
     unused: Vec<Fid>,
     /// Objects that were written to and are missing, each with its file.
     lost: Vec<(Fid, Fid)>,
 }
 
-/// Adds what is wrong on one target to its report, but for what it has lost.
+/// Adds the problems of one target to its report, except lost objects.
 fn compare_ost(
     store: &dyn ObjectStore,
     target: TargetId,
@@ -181,10 +183,10 @@ fn compare_ost(
     }
     let mut lost = Vec::new();
     for ((ost, object), file) in known.used.iter().filter(|((ost, _), _)| *ost == index) {
-        // What an MDT elsewhere has given out is known there.
+        // Ids that an MDT on another host has given out are known only there.
         let own =
             known.marks.get(&(*ost, object.mdt_index())).map_or(!all_mdts, |(seq, _)| object.seq == *seq);
-        // One that a cache alone has is not among those that were visited.
+        // A visit does not list objects that only the cache has.
         let is_lost =
             known.written.contains(&(*ost, *object)) && !there.contains(object) && !store.exists(*object)?;
         if is_lost {
@@ -201,7 +203,7 @@ fn compare_ost(
     Ok(Compared { unused, lost })
 }
 
-/// Destroys objects; returns how many were given.
+/// Destroys objects; returns their number.
 fn destroy(store: &dyn ObjectStore, unused: &[Fid]) -> nacre_store::object::Result<u64> {
     for some in unused.chunks(DESTROYED_AT_ONCE) {
         store.destroy(some)?;
@@ -250,7 +252,7 @@ mod tests {
         assert!(report.problems[0].contains("of 5000 bytes"), "{:?}", report.problems);
         let report = check(&known, false);
         assert_eq!(report.problem_count, 0, "{:?}", report.problems);
-        // Those of an MDT of which nothing is known, and of one that knows them.
+        // Objects of an unknown MDT, and of an MDT that knows them.
         let of_other = Fid::new(Fid::first_sequence_of_mdt(7), 1, 0);
         store.reserve(of_other.seq, 8).expect("reserved");
         store.write(of_other, 0, b"data").expect("written");
@@ -277,7 +279,7 @@ mod tests {
         known.written.extend([1, 3].map(|oid| (3, object(oid))));
         assert_eq!(lost(&known), [(object(3), file)]);
     }
-    /// Data that has come to an MDT before its file: no inode names it.
+    /// Data that has reached an MDT before its file: no inode names it.
     #[test]
     fn objects_of_files_that_are_to_come_stay_and_all_do_while_records_cannot_be_read() {
         let scratch = tempfile::tempdir().expect("a directory");

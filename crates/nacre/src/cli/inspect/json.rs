@@ -1,4 +1,4 @@
-//! What `nacre inspect --json` prints. Sizes and places are bytes, checksums CRC-32C of blocks.
+//! Output of `nacre inspect --json`. Sizes and positions are bytes, checksums CRC-32C of blocks.
 
 use super::hex;
 use nacre_ondisk::block::Inline;
@@ -9,7 +9,7 @@ use nacre_types::Fid;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// A store on a device.
+/// Returns the JSON of a store on a device.
 pub fn store(store: &StoreInspection) -> Value {
     let labels = store.labels.iter().map(|found| match found {
         Ok(found) => json!({ "label": found.label, "identity": hex(&found.uuid) }),
@@ -44,7 +44,7 @@ pub fn store(store: &StoreInspection) -> Value {
     })
 }
 
-/// An object in it.
+/// Returns the JSON of an object in it.
 pub fn object(fid: Fid, object: &ObjectInspection, checksums: bool) -> Value {
     let head = &object.head;
     let in_record = match &head.inline {
@@ -76,7 +76,7 @@ pub fn object(fid: Fid, object: &ObjectInspection, checksums: bool) -> Value {
     })
 }
 
-/// The log of a cache of small writes.
+/// Returns the JSON of the log of a cache of small writes.
 pub fn cache(path: &Path, survey: &LogSurvey) -> Value {
     let superblock = &survey.superblock;
     json!({

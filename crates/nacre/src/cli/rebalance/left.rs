@@ -1,4 +1,4 @@
-//! Whether an OST has been emptied: by what it still holds, and by the layouts of all files.
+//! Verification that an OST is empty: by its remaining objects, and by the layouts of all files.
 
 use super::page_of_files;
 use crate::failure::{Failure, Result};
@@ -7,25 +7,27 @@ use nacre_env::clock::Instant;
 use nacre_types::{Fid, TargetId};
 use std::time::Duration;
 
-/// Files that lost their last descriptor go soon, and so do their objects. If nothing goes for so long, nothing will.
+/// Longest time without progress: files that lost their last descriptor are destroyed soon, and so are their
+/// objects.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
-/// Time between two looks at that.
+/// Poll interval.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Files that are named.
+/// Most files to list.
 const NAMED_MAX: usize = 5;
 
 /// Succeeds if no file has an object on the OST, whether it was ever written or not.
 ///
-/// Objects that no file names are reported, and are no failure: those of removed files stay while the MDTs do not use the OST.
+/// Orphan objects are reported, and are no failure: objects of removed files stay while the MDTs do not use
+/// the OST.
 ///
 /// # Errors
-/// What is left, or which target does not tell.
+/// The remaining files, or the target that does not answer.
 pub fn check_empty(mount: &Mounted, ost: u16) -> Result<()> {
     let target = TargetId::ost(ost);
     wait_for_closes(mount, ost)?;
     let objects = wait_for_destructions(mount, ost)?;
     if objects > 0 {
-        // A file that moves to another MDT meanwhile may be passed over once.
+        // The list may miss a file once while it moves to another MDT.
         wait_for_closes(mount, ost)?;
         eprintln!(
             "nacre: {target} still holds {objects} objects that no file names; they go when MDTs use it again"
@@ -34,7 +36,8 @@ pub fn check_empty(mount: &Mounted, ost: u16) -> Result<()> {
     Ok(())
 }
 
-/// Succeeds when no file has an object on the OST. What was just moved off it belongs to files without a name that are being closed.
+/// Waits until no file has an object on the OST: objects that were just moved off it belong to files without
+/// a name that are being closed.
 fn wait_for_closes(mount: &Mounted, ost: u16) -> Result<()> {
     let (mut least, mut deadline) = (usize::MAX, Instant::now() + GONE_WITHIN);
     loop {
@@ -66,7 +69,7 @@ fn files_on(mount: &Mounted, ost: u16) -> Result<Vec<Fid>> {
     Ok(files)
 }
 
-/// Objects on the OST when they do not get fewer any more.
+/// Returns the number of objects on the OST once it stops falling.
 fn wait_for_destructions(mount: &Mounted, ost: u16) -> Result<u64> {
     let (mut least, mut deadline) = (u64::MAX, Instant::now() + GONE_WITHIN);
     loop {

@@ -1,22 +1,22 @@
-//! Which OSTs have too much, and which one gets it. Nothing here touches a file system.
+//! Plan of a rebalance: OSTs with too much data, and OSTs that take it. Pure: no access to a file system.
 
 use crate::failure::{Failure, Result};
 
 /// Space of an OST.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Use {
-    /// Which.
+    /// Index of the OST.
     pub index: u16,
-    /// Bytes that are used.
+    /// Used space, in bytes.
     pub used: u64,
-    /// Bytes that could be used in all.
+    /// Total usable space, in bytes.
     pub room: u64,
-    /// It takes no new objects.
+    /// The OST takes no new objects.
     pub is_closed: bool,
 }
 
 impl Use {
-    /// Parts in a million that are used.
+    /// Returns the used share in parts per million.
     fn ppm(&self) -> u64 {
         let parts = u128::from(self.used) * 1_000_000 / u128::from(self.room.max(1));
         u64::try_from(parts).unwrap_or(u64::MAX)
@@ -28,15 +28,15 @@ impl Use {
 pub struct Plan {
     osts: Vec<Use>,
     drained: Vec<u16>,
-    /// Parts in a million that an OST may have more than all together.
+    /// Tolerance above the mean of all OSTs, in parts per million.
     within_ppm: u64,
 }
 
 impl Plan {
-    /// A plan for these OSTs.
+    /// Creates a plan for these OSTs.
     ///
     /// # Errors
-    /// If there is nothing that could take what others have, or an OST that is to be emptied does not exist.
+    /// If no OST can take the data, or an OST that is to be emptied does not exist.
     pub fn new(osts: Vec<Use>, drained: &[u16], within_percent: u8) -> Result<Plan> {
         if let Some(index) = drained.iter().find(|index| !osts.iter().any(|ost| ost.index == **index)) {
             return Err(Failure::usage(format!("there is no OST with index {index}, or it does not answer")));
@@ -48,7 +48,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Those that stay in use.
+    /// Returns the OSTs that stay in use.
     fn staying(&self) -> impl Iterator<Item = &Use> {
         self.osts.iter().filter(|ost| !self.is_drained(ost.index))
     }
@@ -57,17 +57,17 @@ impl Plan {
         self.staying().filter(|ost| !ost.is_closed)
     }
 
-    /// OSTs that are to be emptied.
+    /// Returns the OSTs that are to be emptied.
     pub fn drained(&self) -> Vec<u16> {
         self.drained.clone()
     }
 
-    /// True if the OST is to be emptied.
+    /// Returns true if the OST is to be emptied.
     pub fn is_drained(&self, index: u16) -> bool {
         self.drained.contains(&index)
     }
 
-    /// What is used of all OSTs that stay in use, in parts in a million.
+    /// Returns the used share of all OSTs that stay in use, in parts per million.
     fn mean_ppm(&self) -> u64 {
         let none = Use { index: 0, used: 0, room: 0, is_closed: false };
         let all = self.staying().fold(none, |sum, ost| Use {
@@ -78,27 +78,27 @@ impl Plan {
         all.ppm()
     }
 
-    /// True as long as data is to be moved off the OST.
+    /// Returns true while data is to be moved off the OST.
     pub fn has_too_much(&self, index: u16) -> bool {
         let limit = self.mean_ppm().saturating_add(self.within_ppm);
         let is_over = |ost: &Use| ost.index == index && ost.ppm() > limit;
         self.is_drained(index) || self.osts.iter().any(is_over)
     }
 
-    /// OSTs with too much: those to be emptied, then the others from the fullest on.
+    /// Returns the OSTs with too much: those to be emptied, then the others from the fullest on.
     pub fn sources(&self) -> Vec<u16> {
         let mut full: Vec<&Use> = self.staying().filter(|ost| self.has_too_much(ost.index)).collect();
         full.sort_by_key(|ost| std::cmp::Reverse(ost.ppm()));
         self.drained.iter().copied().chain(full.iter().map(|ost| ost.index)).collect()
     }
 
-    /// The OST that is to take `bytes` of an OST: the emptiest one that has room for it.
+    /// Returns the OST for `bytes` from `source`: the emptiest one with enough free space.
     pub fn target_for(&self, source: u16, bytes: u64) -> Option<u16> {
         let fits = |ost: &&Use| ost.index != source && ost.room.saturating_sub(ost.used) > bytes;
         self.receivers().filter(fits).min_by_key(|ost| ost.ppm()).map(|ost| ost.index)
     }
 
-    /// So much was moved.
+    /// Accounts for `bytes` that were moved.
     pub fn moved(&mut self, from: u16, to: Option<u16>, bytes: u64) {
         for ost in &mut self.osts {
             if ost.index == from {

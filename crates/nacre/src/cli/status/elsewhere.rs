@@ -1,4 +1,4 @@
-//! Targets of a file system that other hosts serve: what the management server knows of them, and whether they answer.
+//! Targets that other hosts serve, according to the management server, and whether they accept connections.
 
 use crate::cli::target::mgs_of;
 use crate::instance::Instance;
@@ -8,23 +8,24 @@ use serde::Serialize;
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// How long each address is tried.
+/// Timeout of a connection attempt.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
-/// Addresses that are tried at the same time.
+/// Parallel connection attempts.
 const TRIED_AT_ONCE: usize = 64;
 
-/// A target that is not served from this directory.
+/// A target that is served from another directory.
 #[derive(Debug, Serialize)]
 pub struct Elsewhere {
     /// `MDT0000`, `OST0000`.
     pub target: String,
-    /// Where it is reached.
+    /// NIDs of the target.
     pub nids: Vec<String>,
-    /// One of its addresses takes connections.
+    /// One of its addresses accepts connections.
     pub answers: bool,
 }
 
-/// Those of the file system that the directory has a part of. None if the management server does not say.
+/// Returns the targets on other hosts of the file system to which the directory belongs; none if the
+/// management server does not answer.
 pub fn of(instance: &Instance) -> Vec<Elsewhere> {
     let own = instance.targets();
     let config = mgs_of(instance)
