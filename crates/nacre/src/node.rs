@@ -1,4 +1,4 @@
-//! One process of a file system: the targets that it serves, and the mount that it has, put together.
+//! A process of a file system: its targets, its server and its mount, assembled.
 //!
 //! ```text
 //!            kernel                                  other hosts
@@ -13,11 +13,11 @@
 //!        +------+      +------+      +------+
 //! ```
 //!
-//! An endpoint is a direct call where the target lives in this process, TCP where it does not ([`links`]); nothing above
-//! or below knows which. So the three shapes are the same code with other lists: everything in one process (`node`), one
-//! target (`mdt0000`), or no target and a mount (`mount`).
+//! An endpoint is a direct call where the target is in this process, TCP where it is not ([`links`]); the
+//! layers above and below are the same. So the three shapes are the same code with other lists: everything in
+//! one process (`node`), one target (`mdt0000`), or no target and a mount (`mount`).
 //!
-//! Start: MGT, OSTs, MDTs, listen, register, mount. Stop: the same backwards.
+//! Start: MGT, OSTs, MDTs, listen, register, mount. Stop: the reverse.
 
 mod adding;
 mod links;
@@ -56,44 +56,45 @@ pub use adding::{MgsWay, configuration_at};
 pub use mounted::{MountPlan, recorded_mount_point};
 pub use targets::{attach_caches, format_target_on, look_at_objects, open_objects, open_uncached};
 
-/// How long one request for a newer configuration waits at the management server.
+/// Longest wait of one request for a newer configuration at the management server, in milliseconds.
 const WATCH_WAIT_MS: u32 = 30_000;
-/// Pause after the management server gave an error, so that a broken one is not asked without end.
+/// Pause after an error of the management server, so that a failing one is not polled in a loop.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a process looks whether commands can find it.
+/// Interval at which a process checks that commands can find it.
 const REACH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What a process is to do.
+/// Specification of a process.
 #[derive(Debug)]
 pub struct Plan {
     /// `node`, `mgs`, `mdt0000`, `ost0000`, `mount`.
     pub name: String,
-    /// Where its pid file and control socket are.
+    /// Run directory of its pid file and control socket.
     pub run: RunDir,
-    /// Directory with the targets; `None` for a mount of what others serve.
+    /// Directory with the targets; `None` for a mount of a file system on other hosts.
     pub instance: Option<Instance>,
     /// Name of the file system.
     pub fsname: String,
     /// Targets to serve.
     pub targets: Vec<TargetId>,
-    /// Where to serve them; empty for this process only.
+    /// Endpoints to serve the targets on; empty for this process only.
     pub listen: Vec<Endpoint>,
-    /// Where the management server is, if not in this process.
+    /// NIDs of the management server, if it is not in this process.
     pub mgs: Vec<Nid>,
-    /// What to mount.
+    /// The mount of the process, if it has one.
     pub mount: Option<MountPlan>,
 }
 
 impl Plan {
-    /// Who decides about file locks unless the user says: the kernel, which is quicker, where nobody else can mount.
+    /// Returns which side decides about file locks unless the user chooses: the kernel, which is quicker, if
+    /// no other host can mount.
     fn lock_scope(&self) -> LockScope {
         let alone = self.mgs.is_empty() && self.listen.is_empty();
         if alone { LockScope::Local } else { LockScope::Cluster }
     }
 
-    /// Where its targets are reached, when `server` serves them. In one process with several targets the direct way comes first;
-    /// others skip it.
+    /// Returns the NIDs of its targets when `server` serves them. In one process with several targets the
+    /// direct transport (`0@lo`) comes first; other processes skip it.
     fn nids(&self, server: Option<&Server>) -> Vec<Nid> {
         let local = (self.targets.len() > 1).then_some(Nid::Lo);
         let bound = server.map_or(&[][..], Server::addrs);
@@ -107,28 +108,28 @@ pub struct Node {
     plan: Plan,
     started: Instant,
     services: Arc<Services>,
-    /// Those that it serves now.
+    /// Targets that the process serves at present.
     targets: Mutex<Vec<TargetId>>,
     links: Arc<Links>,
     params: Arc<Params>,
     server: Option<Server>,
     keys: Option<Keys>,
     mount: Mutex<Option<Mounted>>,
-    /// Version of the configuration that is used. Held while another one is taken up.
+    /// Version of the configuration in use; locked while a newer one is applied.
     used: Mutex<u64>,
     reach: Mutex<Reach>,
 }
 
-/// How commands of this host find this process.
+/// Sockets and registration by which commands of this host find the process.
 struct Reach {
     lock: RunLock,
     socket: Option<ControlSocket>,
-    /// For those who may only read.
+    /// Socket for users with read access only.
     public: Option<ControlSocket>,
 }
 
 impl Node {
-    /// Starts everything; nothing keeps running if it fails.
+    /// Starts everything; on failure, stops what was started.
     ///
     /// # Errors
     /// One sentence that says what to do.
@@ -203,7 +204,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Lets other users read some parameters; all else works without.
+    /// Serves some parameters to other users; a failure affects nothing else.
     fn serve_public(self: &Arc<Node>) -> Option<ControlSocket> {
         public::serve(&self.plan.run, &self.plan.name, self.clone()).unwrap_or_else(|failure| {
             log::warn!("other users cannot read parameters: {failure}");
@@ -211,7 +212,7 @@ impl Node {
         })
     }
 
-    /// Keeps this process registered, also after the runtime directories were cleaned.
+    /// Keeps this process registered, also after a clean-up of the runtime directories.
     fn stay_reachable(self: &Arc<Node>) -> Result<()> {
         let node = Arc::downgrade(self);
         let look = move || {
@@ -230,7 +231,7 @@ impl Node {
         thread.map(drop).map_err(Failure::because("start a thread"))
     }
 
-    /// Renews keys that are due, and has capabilities signed with another key in time.
+    /// Renews keys that are due, and changes the key that signs capabilities in time.
     fn look_after_keys(&self) {
         if let Some(Err(failure)) = self.keys.as_ref().map(|keys| keys.renew(&**self.links.mgs())) {
             log::warn!("the key of this process is not renewed: {failure}");
@@ -243,7 +244,7 @@ impl Node {
     fn look_whether_reachable(self: &Arc<Node>) -> Result<()> {
         let Plan { run, name, .. } = &self.plan;
         let mut reach = self.reach.lock();
-        // Without one it is stopping.
+        // Without a socket the process is stopping.
         let Some(has_socket) = reach.socket.as_ref().map(ControlSocket::is_there) else { return Ok(()) };
         if !run.is_held(name, &reach.lock) {
             reach.lock = run.lock(name)?;
@@ -261,7 +262,7 @@ impl Node {
         crate::registry::add(run)
     }
 
-    /// Follows the configuration: targets that join are used as soon as they are known.
+    /// Follows the configuration: targets that join are used as soon as the management server reports them.
     fn watch_configuration(self: &Arc<Node>, version: u64) -> Result<()> {
         let (node, links) = (Arc::downgrade(self), self.links.clone());
         nacre_env::thread::Builder::new()
@@ -297,7 +298,7 @@ impl Node {
     /// Unmounts. `force` does so although files are open.
     ///
     /// # Errors
-    /// If files are open; everything then goes on.
+    /// If files are open; the process then continues.
     pub fn unmount(&self, force: bool) -> Result<()> {
         let mut mount = self.mount.lock();
         if let Some(mounted) = mount.as_ref() {
@@ -307,7 +308,7 @@ impl Node {
         Ok(())
     }
 
-    /// Stops in order: the mount by force if it is still there, the server, then the targets.
+    /// Stops in order: the mount (forced if it still exists), the server, then the targets.
     ///
     /// # Errors
     /// The first target that could not be closed cleanly; the others are closed all the same.
@@ -326,7 +327,7 @@ impl Node {
     }
 }
 
-/// Body of the thread that asks for newer configurations until the node is gone.
+/// Body of the thread that waits for newer configurations until the node is dropped.
 fn watch(node: &Weak<Node>, links: &Links, mut version: u64) {
     loop {
         let newer = links.config(version, WATCH_WAIT_MS);
@@ -371,7 +372,7 @@ fn no_config(mgs: &[Nid], fsname: &str, status: nacre_types::Status) -> Failure 
     }
 }
 
-/// Takes up what the configuration says of keys.
+/// Applies the list of revoked keys; a process without keys checks that the targets do not need them.
 fn use_keys(plan: &Plan, keys: Option<&Keys>, config: &FsConfig) -> Result<()> {
     match keys {
         Some(keys) => {
@@ -382,7 +383,8 @@ fn use_keys(plan: &Plan, keys: Option<&Keys>, config: &FsConfig) -> Result<()> {
     }
 }
 
-/// A file system whose targets are served with keys is not opened to everyone because its keys are gone.
+/// Refuses to start a file system whose targets were served with keys and whose keys are missing: it would be
+/// open to every peer.
 fn check_keys(plan: &Plan, config: &FsConfig) -> Result<()> {
     let had_keys = |target: &TargetId| {
         let is_meant = |known: TargetId| known == *target || *target == TargetId::mgt();
@@ -412,7 +414,7 @@ fn is_open(endpoint: &Endpoint) -> bool {
     endpoint.security == Security::Open
 }
 
-/// Where a process that serves others, or the configuration, writes what happened.
+/// Returns the audit log of a process that serves others, or the configuration.
 fn audit_of(plan: &Plan, services: &Services) -> Option<Arc<dyn AuditSink>> {
     if plan.listen.is_empty() && services.mgs_here().is_none() {
         return None;
@@ -435,7 +437,7 @@ fn listen(
     if plan.listen.is_empty() {
         return Ok(None);
     }
-    // Each is tried by itself first, so that the error names the one that fails.
+    // Each socket is tried alone first, so that the error names the one that fails.
     crate::listen::check(&plan.listen)?;
     let addrs: Vec<_> = plan.listen.iter().map(|endpoint| endpoint.bind).collect();
     let tls = keys.and_then(Keys::server);
@@ -443,7 +445,7 @@ fn listen(
         log::warn!("every peer that reaches {} is served: the connections need no key", endpoint.bind);
     }
     let of = |endpoint: &Endpoint| (endpoint.bind.ip(), endpoint.security);
-    // A socket for all addresses gets connections at each of them.
+    // A wildcard socket accepts connections at each address.
     let everywhere = plan.listen.iter().find(|endpoint| endpoint.bind.ip().is_unspecified());
     let config = ServerConfig {
         fsname: plan.fsname.clone(),
@@ -457,7 +459,7 @@ fn listen(
     server.map(Some).map_err(|error| Failure::new(error.to_string()))
 }
 
-/// File in a run directory that says where its process mounts.
+/// Returns the path of the file in a run directory that records the mount point.
 fn mount_record(run: &RunDir) -> PathBuf {
     run.path.join("mount-point")
 }

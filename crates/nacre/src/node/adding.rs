@@ -1,4 +1,4 @@
-//! Telling the management server which targets are here, and starting one more while the process runs.
+//! Registration of targets at the management server, and addition of a target while the process runs.
 
 use super::links::{LinkOptions, Links};
 use super::targets::Services;
@@ -17,10 +17,10 @@ use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long somebody who adds an MDT waits until the mount of this process knows it.
+/// Timeout for the mount of this process to learn of an added MDT.
 const MOUNT_LIMIT: Duration = Duration::from_secs(20);
 
-/// Tells the management server which targets are here; the configuration afterwards.
+/// Registers the targets of this process at the management server; returns the configuration afterwards.
 pub(super) fn register_all(
     plan: &Plan,
     links: &Links,
@@ -44,7 +44,7 @@ pub(super) fn register_all(
     Ok(config)
 }
 
-/// What the management server at `mgs` knows of a file system.
+/// Returns the configuration of a file system from the management server at `mgs`.
 ///
 /// # Errors
 /// If it does not answer or has no such file system.
@@ -52,7 +52,7 @@ pub fn configuration_at(mgs: &[Nid], fsname: &str, dir: Option<&Path>) -> Result
     MgsWay::new(&MountSource::whole(mgs.to_vec(), fsname), dir)?.configuration()
 }
 
-/// A command's way to a management server.
+/// A command's connection to a management server.
 pub struct MgsWay {
     source: MountSource,
     keys: Option<Keys>,
@@ -60,7 +60,8 @@ pub struct MgsWay {
 }
 
 impl MgsWay {
-    /// To that of a source; `dir`: a directory with targets of the file system, whose key is used.
+    /// Connects to the management server of a source; `dir`: a directory with targets of the file system,
+    /// whose key is used.
     ///
     /// # Errors
     /// If there are keys that cannot be used.
@@ -75,12 +76,12 @@ impl MgsWay {
         Ok(MgsWay { source: source.clone(), keys, links })
     }
 
-    /// Name of the file system.
+    /// Returns the name of the file system.
     pub fn fsname(&self) -> &str {
         &self.source.fsname
     }
 
-    /// What the server knows of the file system.
+    /// Returns the configuration of the file system.
     ///
     /// # Errors
     /// If it does not answer or has no such file system.
@@ -89,15 +90,15 @@ impl MgsWay {
         self.links.config(0, 0).map_err(|status| no_config(nids, fsname, status))
     }
 
-    /// Runs one request.
+    /// Sends one request.
     ///
     /// # Errors
-    /// As the server says.
+    /// The status of the server.
     pub fn call(&self, request: &MgsRequest) -> StatusResult<MgsReply> {
         self.links.mgs().call(request)
     }
 
-    /// The certificate of the authority that keys of this host are of, as PEM.
+    /// Returns the certificate of the authority of this host's key, as PEM.
     ///
     /// # Errors
     /// If this host has no key.
@@ -109,7 +110,7 @@ impl MgsWay {
     }
 }
 
-/// Makes a target that is served here part of the file system. From here on clients may use it.
+/// Registers a target that this process serves as part of the file system. From then on clients may use it.
 fn join(
     instance: &Instance,
     target: TargetId,
@@ -118,7 +119,7 @@ fn join(
     nids: &[Nid],
 ) -> Result<FsConfig> {
     services.await_acquaintance(target)?;
-    // If the answer is lost, this says that it may be the one that is registered.
+    // If the answer is lost, the record identifies a registration under these NIDs as this target's.
     instance::note_joining(instance, target, nids)?;
     let config =
         links.add(target, nids, &instance.superblock.fs_uuid).map_err(|status| refused(target, status))?;
@@ -139,10 +140,10 @@ fn refused(target: TargetId, status: Status) -> Failure {
 }
 
 impl Node {
-    /// Makes a target more in the directory of this process and serves it.
+    /// Creates a further target in the directory of this process and serves it.
     ///
     /// # Errors
-    /// One sentence; what has been made by then is used when this is called again.
+    /// One sentence; a repeated call continues with what was created.
     pub(super) fn add_target(
         &self,
         kind: NewTarget,
@@ -178,7 +179,7 @@ impl Node {
         Ok(target)
     }
 
-    /// Opens a target, offers it to others and has it registered.
+    /// Opens a target, offers it to peers and registers it.
     fn serve(&self, instance: &Instance, target: TargetId, config: &FsConfig) -> Result<FsConfig> {
         match target.kind {
             TargetKind::Mdt => self.services.open_mdts(instance, &[target], config, &self.links)?,

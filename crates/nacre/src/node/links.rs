@@ -1,4 +1,4 @@
-//! Ways to targets: a direct call for those in this process, TCP for others.
+//! Endpoints of targets: a direct call for targets in this process, TCP for others.
 
 use super::targets::Services;
 use crate::failure::{Failure, Result};
@@ -17,44 +17,48 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the management server is tried when a process starts. Other servers are tried for longer
-/// ([`ClientConfig::first_connect_deadline`]): a metadata server that was killed with its clients first waits for them.
+/// Timeout for the first connection to the management server. Other servers have longer
+/// ([`ClientConfig::first_connect_deadline`]): a metadata server that was killed together with its clients
+/// first waits for them.
 const FIRST_CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// How long a mount tries a management server that refuses connections: long enough for one that is just being started again,
-/// short enough for somebody who mistyped its address. Servers try longer: they may be started together.
+/// Timeout for a mount whose management server refuses connections: long enough for a server that is
+/// restarting, short enough for a user who mistyped its address. Servers try longer: they may be started
+/// together.
 const REFUSED_LIMIT: Duration = Duration::from_secs(2);
-/// How long a request to the management server waits while it is away. A caller that needs its answer asks again.
+/// Timeout of a request to an unreachable management server. A caller that needs its answer retries.
 const MGS_AWAY_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long one metadata server waits for another that is away, before what needs it fails or is left for later.
+/// Timeout of a request from one metadata server to another that is unreachable; the operation then fails or
+/// is deferred.
 const MDT_AWAY_LIMIT: Duration = Duration::from_secs(5);
 
-/// How a process reaches others.
+/// Options of a process's connections to others.
 #[derive(Default)]
 pub struct LinkOptions<'a> {
-    /// A slow network to pretend.
+    /// A slow network to simulate.
     pub simulate: Option<Shape>,
-    /// Keys that it proves.
+    /// Keys that the process presents.
     pub keys: Option<&'a Keys>,
-    /// Where changes that it asks its own management server for are written down.
+    /// Audit log of changes that it requests from its own management server.
     pub audit: Option<Arc<dyn AuditSink>>,
 }
 
-/// Makes endpoints.
+/// Factory of endpoints.
 pub struct Links {
     fsname: String,
     identity: ClientIdentity,
     rpc: ClientConfig,
     local_osts: RwLock<BTreeMap<u16, Arc<dyn OssService>>>,
     mgs: Arc<dyn MgsEndpoint>,
-    /// Key of this process, if it serves: a management server here takes its word for it.
+    /// Key of this process, if it serves: a management server in the same process trusts it.
     key: Option<KeyId>,
-    /// Those of the services, which get the management server's time with its answers.
+    /// Capability keys of the services, which get the management server's time with its answers.
     capability_keys: Arc<CapabilityKeys>,
 }
 
 impl Links {
-    /// Ways from a process with `services`, whose management server is there or at `mgs`. `is_mount`: it will serve nothing.
+    /// Creates the links of a process with `services`, whose management server is in it or at `mgs`.
+    /// `is_mount`: the process will serve nothing.
     pub fn new(
         services: &Services,
         mgs: &[Nid],
@@ -91,22 +95,22 @@ impl Links {
         Ok(Links { fsname, identity, rpc, local_osts, mgs, key, capability_keys })
     }
 
-    /// Who this process is to servers.
+    /// Returns the identity of this process at servers.
     pub fn identity(&self) -> &ClientIdentity {
         &self.identity
     }
 
-    /// Options of connections to a target, which proves the key that it belongs to.
+    /// Returns the options of connections to a target, which presents the key that it belongs to.
     pub fn rpc_to(&self, key: Option<KeyId>) -> ClientConfig {
         ClientConfig { server_key: key, ..self.rpc.clone() }
     }
 
-    /// Way to the management server.
+    /// Returns the endpoint of the management server.
     pub fn mgs(&self) -> &Arc<dyn MgsEndpoint> {
         &self.mgs
     }
 
-    /// The configuration, see [`MgsRequest::GetConfig`].
+    /// Requests the configuration, see [`MgsRequest::GetConfig`].
     pub fn config(&self, newer_than: u64, wait_ms: u32) -> StatusResult<FsConfig> {
         let request = MgsRequest::GetConfig { fsname: self.fsname.clone(), newer_than, wait_ms };
         self.ask_for_config(&request)
@@ -124,27 +128,27 @@ impl Links {
         }
     }
 
-    /// Tells where a target is served; the configuration afterwards.
+    /// Registers the NIDs of a target; returns the configuration afterwards.
     pub fn register(&self, target: TargetId, nids: &[Nid], fs_uuid: &[u8; 16]) -> StatusResult<FsConfig> {
         let target = TargetConfig { target, nids: nids.to_vec(), active: true, key: self.key };
         let request = MgsRequest::RegisterTarget { fsname: self.fsname.clone(), fs_uuid: *fs_uuid, target };
         self.ask_for_config(&request)
     }
 
-    /// Tells of a target that was just made and is served; the configuration afterwards.
+    /// Registers a new target that is served; returns the configuration afterwards.
     pub fn add(&self, target: TargetId, nids: &[Nid], fs_uuid: &[u8; 16]) -> StatusResult<FsConfig> {
         let target = TargetConfig { target, nids: nids.to_vec(), active: true, key: self.key };
         let request = MgsRequest::AddTarget { fsname: self.fsname.clone(), fs_uuid: *fs_uuid, target };
         self.ask_for_config(&request)
     }
 
-    /// The OSTs of this process are these from now on.
+    /// Replaces the OSTs of this process.
     pub fn set_local_osts(&self, osts: BTreeMap<u16, Arc<dyn OssService>>) {
         *self.local_osts.write() = osts;
     }
 
-    /// Ways of a metadata server to all OSTs that are in use. Each is a client of its own to its OST: what the mount of this
-    /// process has there is none of the server's business.
+    /// Returns a metadata server's endpoints of all OSTs in use. Each is a client of its own to its OST: the
+    /// state of this process's mount at the OST is separate.
     pub fn osts_of_server(&self, config: &FsConfig) -> Result<BTreeMap<u16, Arc<dyn OssEndpoint>>> {
         self.ost_targets(config)
             .into_iter()
@@ -159,8 +163,8 @@ impl Links {
             .collect()
     }
 
-    /// Ways of the mount to the OSTs in use that it does not know yet; a second way of one client to one OST would end the
-    /// first. `events` are told of locks and recoveries.
+    /// Returns endpoints of the OSTs in use that the mount does not know yet; a second connection of one
+    /// client to one OST would end the first. `events` receives callbacks of locks and recovery.
     pub fn osts_of_mount(
         &self,
         config: &FsConfig,
@@ -176,7 +180,7 @@ impl Links {
             .collect()
     }
 
-    /// Ways of the mount to the data on metadata targets, `local` if they are in this process.
+    /// Returns the mount's endpoints of the data on metadata targets, `local` if they are in this process.
     pub fn mdt_data_of_mount(
         &self,
         config: &FsConfig,
@@ -187,7 +191,7 @@ impl Links {
         mdts.filter_map(|mdt| self.data_of_mdt(mdt, local, events)).collect()
     }
 
-    /// The way of the mount to the data on one of them.
+    /// Returns the mount's endpoint of the data on one of them.
     pub fn data_of_mdt(
         &self,
         mdt: &TargetConfig,
@@ -199,7 +203,8 @@ impl Links {
         Some((index, self.reach_at(index, service, Some(mdt), &self.identity, Some(events))?))
     }
 
-    /// The way of one metadata server to another: `service` if that is in this process. `None` if it cannot be reached from here.
+    /// Returns the endpoint of one metadata server to another: `service` if that is in this process. `None`
+    /// if it cannot be reached from here.
     pub fn mdt_of_server(
         &self,
         index: u16,
@@ -226,7 +231,7 @@ impl Links {
         }
     }
 
-    /// OSTs that are in use, and those of this process before their first registration.
+    /// Returns the OSTs in use, and those of this process before their first registration.
     fn ost_targets<'a>(&'a self, config: &'a FsConfig) -> BTreeMap<u16, Option<&'a TargetConfig>> {
         let osts = || config.targets.iter().filter(|target| target.target.kind == TargetKind::Ost);
         let registered = osts().filter(|target| target.active);
@@ -236,7 +241,7 @@ impl Links {
         registered.map(|target| (target.target.index, Some(target))).chain(unregistered).collect()
     }
 
-    /// A way to an OST. One that cannot be reached from here is left out and logged.
+    /// Returns an endpoint of an OST. One that cannot be reached from here is left out and logged.
     fn reach(
         &self,
         index: u16,
@@ -248,7 +253,7 @@ impl Links {
         self.reach_at(index, service, target, identity, events)
     }
 
-    /// As [`Links::reach`], where the service is known if it is in this process.
+    /// Like [`Links::reach`], with the service if it is in this process.
     fn reach_at(
         &self,
         index: u16,
@@ -280,7 +285,7 @@ impl Links {
     }
 }
 
-/// The NIDs by which another process reaches a target.
+/// Returns the NIDs by which another process reaches a target.
 pub fn remote_nids(target: &TargetConfig) -> Vec<Nid> {
     target.nids.iter().copied().filter(|nid| *nid != Nid::Lo).collect()
 }

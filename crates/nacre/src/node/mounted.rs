@@ -28,59 +28,61 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// How long metadata servers are told of what was closed last before the process ends without it.
+/// Timeout for the last closes to reach the metadata servers before the process ends without them.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(5);
-/// How long object servers are told that the mount leaves, all together; they would find out in time.
+/// Timeout for the disconnects from all object servers together; they would notice the end of the mount in
+/// time.
 const OST_GOODBYE_LIMIT: Duration = Duration::from_secs(1);
-/// How long an end of the mount waits for written data to reach servers that do not answer.
+/// Timeout for written data to reach unresponsive servers at the end of the mount.
 const WRITE_OUT_LIMIT: Duration = Duration::from_secs(20);
-/// How long it waits for them to take grants back, which they would forget in time.
+/// Timeout for the return of grants, which servers would otherwise drop later.
 const RETURN_LIMIT: Duration = Duration::from_millis(500);
-/// How long a mount is tried to be ended while something of ours or of the kernel's still has it open for a moment.
+/// Longest time to retry an unmount while the process itself or the kernel still holds a short reference to
+/// the mount.
 const UNMOUNT_PATIENCE: Duration = Duration::from_millis(500);
 const UNMOUNT_POLL: Duration = Duration::from_millis(20);
-/// A start that waits longer than this for a metadata server says so.
+/// Wait for a metadata server after which the start reports it.
 const QUIET_WAIT: Duration = Duration::from_secs(1);
 
-/// What to mount, where and how.
+/// Source, place and options of a mount.
 #[derive(Debug, Clone)]
 pub struct MountPlan {
-    /// Existing directory.
+    /// Existing directory to mount on.
     pub mount_point: PathBuf,
-    /// First column of the mount table.
+    /// Source, the first column of the mount table.
     pub source: String,
-    /// The directory that is mounted, as [`nacre_types::nid::MountSource::directory`].
+    /// Directory to mount, as [`nacre_types::nid::MountSource::directory`].
     pub directory: String,
-    /// Options.
+    /// Mount options.
     pub options: MountOptions,
 }
 
 impl MountPlan {
-    /// A mount of `source`.
+    /// Plans a mount of `source`.
     pub fn new(source: &MountSource, mount_point: &Path, options: MountOptions) -> MountPlan {
         let (mount_point, directory) = (mount_point.to_path_buf(), source.directory.clone());
         MountPlan { mount_point, source: source.to_string(), directory, options }
     }
 }
 
-/// A mount that is served.
+/// A mount with its FUSE session.
 pub struct Mounted {
     session: Arc<Session>,
     client: Arc<Client>,
     front: Arc<Front>,
-    /// What brings targets that join.
+    /// Connects targets that join.
     newcomers: Arc<Newcomers>,
     record: PathBuf,
     device: Option<Device>,
 }
 
-/// Tells a client what the configuration says that is not of targets.
+/// Passes the parts of the configuration to a client that are not about targets.
 fn tell(client: &Client, config: &FsConfig) {
     client.requests.set_pools(&config.pools);
     client.shards.set_default_hash(default_hash(config));
 }
 
-/// What a mount says while a server does not let it in yet.
+/// Returns the message of a mount whose connection a server does not accept yet.
 fn waiting_for(server: &TargetConfig) -> String {
     format!(
         "waiting for {}: it lets clients in once those of its last run are back or given up, and others have \
@@ -90,7 +92,7 @@ fn waiting_for(server: &TargetConfig) -> String {
 }
 
 impl Mounted {
-    /// Connects a client to all targets and mounts it. `say` is told what it waits for, if it has to.
+    /// Connects a client to all targets and mounts it. `say` receives the server that it waits for, if any.
     pub fn start(
         mount: &MountPlan,
         plan: &Plan,
@@ -163,29 +165,30 @@ impl Mounted {
         params.enter_mount(&self.client, &self.front, links);
     }
 
-    /// Uses targets that have joined, and pools as they are now.
+    /// Uses targets that have joined, and the current pools.
     pub fn use_configuration(&self, config: &FsConfig) {
         tell(&self.client, config);
         self.newcomers.bring_osts(config);
         self.newcomers.bring_mdts(config);
     }
 
-    /// What brings targets that join.
+    /// Returns the part that connects targets that join.
     pub fn newcomers(&self) -> Arc<Newcomers> {
         self.newcomers.clone()
     }
 
-    /// Unmounts and tells the servers. With `force` open files do not hinder it.
+    /// Unmounts and disconnects from the servers. With `force` open files do not prevent it.
     ///
     /// # Errors
-    /// If files are open, here or in another mount namespace, and `force` is off; then it goes on.
+    /// If files are open, here or in another mount namespace, and `force` is off; the mount then continues.
     pub fn unmount(&self, force: bool) -> Result<()> {
         let deadline = Instant::now() + UNMOUNT_PATIENCE;
         loop {
             match self.session.unmount(Unmount::Clean) {
                 Ok(()) => break,
                 Err(Error::Busy(_)) if Instant::now() < deadline => nacre_env::thread::sleep(UNMOUNT_POLL),
-                // What nobody uses is cut off: copies in other mount namespaces come about by themselves.
+                // An unused mount is detached: copies in other mount namespaces arise without any action of a
+                // user.
                 Err(error @ (Error::Busy(_) | Error::Elsewhere(_))) => {
                     match why_to_stay(&error, &self.client, self.device) {
                         Some(reason) if !force => return Err(Failure::new(reason)),
@@ -216,7 +219,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Notes where it is mounted, if that was removed.
+    /// Rewrites the record of the mount point, if it was removed.
     pub fn keep_record(&self) -> Result<()> {
         if self.record.exists() {
             return Ok(());
@@ -224,12 +227,12 @@ impl Mounted {
         write_private(&self.record, self.session.mount_point().as_os_str().as_bytes())
     }
 
-    /// Frames to and from its targets whose checksum was wrong.
+    /// Returns the number of frames to and from its targets with a wrong checksum.
     pub fn checksum_errors(&self) -> u64 {
         self.imports().map(|(_, import)| import.damaged).sum()
     }
 
-    /// Ways to targets in other processes.
+    /// Returns the connections to targets in other processes.
     fn imports(&self) -> impl Iterator<Item = (TargetId, ImportInfo)> {
         self.client.requests.targets().into_iter().filter_map(|target| {
             let import = match target.kind {
@@ -240,7 +243,8 @@ impl Mounted {
         })
     }
 
-    /// Targets that a connection was lost to and is not restored; not those that an operator has taken out of use.
+    /// Returns targets whose connection is broken and not restored; not those that an operator has
+    /// deactivated.
     fn unreachable(&self) -> Vec<String> {
         let is_active = |target: &TargetId| {
             target.kind != TargetKind::Ost
@@ -253,7 +257,7 @@ impl Mounted {
         lost.map(|(target, _)| target.to_string()).collect()
     }
 
-    /// For `nacre status`.
+    /// Returns the state for `nacre status`.
     pub fn status(&self, plan: &Plan) -> MountStatus {
         MountStatus {
             mount_point: self.session.mount_point().to_path_buf(),
@@ -265,13 +269,13 @@ impl Mounted {
     }
 }
 
-/// Sees to it that data which the client holds back is written, unless a server stays away.
+/// Writes back the client's data, except for servers that stay unreachable.
 fn write_out(client: &Arc<Client>) {
     let (done, wait) = nacre_env::sync::mpsc::channel::<()>();
     let writer = client.clone();
     let spawned = nacre_env::thread::Builder::new().name("write-out".into()).spawn(move || {
         writer.write_back.write_back_all();
-        // Nobody waits for longer than the limits below.
+        // The receiver waits no longer than the limits below.
         let _ = done.send(());
         writer.write_back.return_grants(true);
         drop(done);
@@ -291,7 +295,7 @@ fn write_out(client: &Arc<Client>) {
     }
 }
 
-/// What speaks against ending a mount by force that could not be ended cleanly.
+/// Returns the reason not to force the unmount after a clean one failed, if there is one.
 fn why_to_stay(error: &Error, client: &Client, device: Option<Device>) -> Option<String> {
     let users = || holders::named(&device.map(holders::of_device).unwrap_or_default());
     match error {
@@ -312,7 +316,7 @@ fn why_to_stay(error: &Error, client: &Client, device: Option<Device>) -> Option
     }
 }
 
-/// Runs `work`; calls `slow` if it takes longer than somebody who watches would expect.
+/// Runs `work`; calls `slow` if it takes longer than a user expects.
 fn tell_if_slow<R>(slow: impl FnOnce() + Send, work: impl FnOnce() -> R) -> R {
     let (done, wait) = nacre_env::sync::mpsc::channel::<()>();
     nacre_env::thread::scope(|scope| {
@@ -332,7 +336,7 @@ fn who_mounts() -> Caller {
     Caller { uid, gid, pid: std::process::id() }
 }
 
-/// Has the client find out what it sees as the root.
+/// Makes the client resolve the directory that it presents as its root.
 fn find_root(client: &Client, fsname: &str) -> Result<()> {
     match client.inodes.root.find() {
         Ok(()) => Ok(()),
@@ -373,13 +377,13 @@ fn mount_session(mount: &MountPlan, front: &Arc<Front>) -> Result<Session> {
     config.mount.nodev = options.nodev;
     config.mount.nosuid = options.nosuid;
     config.mount.noexec = options.noexec;
-    // As mount(8) does for every file system; what lies below is hidden until the unmount.
+    // As mount(8) does for every file system; the contents below are hidden until the unmount.
     config.mount.allow_non_empty = true;
     front.configure(&mut config);
     Session::mount(config, front.clone()).map_err(|error| Failure::new(error.to_string()))
 }
 
-/// Somebody may unmount without asking this process; it then ends as well.
+/// Ends the process when another program unmounts.
 fn stop_when_unmounted(session: &Arc<Session>) -> Result<()> {
     let session = session.clone();
     nacre_env::thread::Builder::new()
@@ -395,13 +399,13 @@ fn stop_when_unmounted(session: &Arc<Session>) -> Result<()> {
         .map_err(Failure::because("start a thread"))
 }
 
-/// Where the process of a run directory mounts, or did until it was killed.
+/// Returns the mount point of the process of a run directory, also after the process was killed.
 pub fn recorded_mount_point(run: &RunDir) -> Option<PathBuf> {
     let bytes = std::fs::read(mount_record(run)).ok()?;
     Some(PathBuf::from(std::ffi::OsString::from_vec(bytes)))
 }
 
-/// The way of the mount to a metadata target of another process, and what may be cached.
+/// Returns the mount's endpoint of a metadata target in another process, and the lease.
 pub(super) fn connect(
     target: &TargetConfig,
     links: &Links,
@@ -411,7 +415,7 @@ pub(super) fn connect(
     TcpMds::connect(target.target.index, &remote_nids(target), links.identity(), &rpc, events)
 }
 
-/// What a metadata server tells this client over the network.
+/// Events from a remote metadata server.
 pub(super) struct RemoteEvents {
     index: u16,
     lease: Arc<dyn ClientCallbacks>,
@@ -420,12 +424,13 @@ pub(super) struct RemoteEvents {
 }
 
 impl RemoteEvents {
-    /// Of the metadata target with this index, for a client that has `locks`; `lease` is told what may be cached.
+    /// Creates the events of the metadata target with this index, for a client with `locks`; `lease` receives
+    /// changes of the lease.
     pub fn new(index: u16, lease: Arc<dyn ClientCallbacks>, locks: Arc<Locks>) -> RemoteEvents {
         RemoteEvents { index, lease, locks, client: OnceLock::new() }
     }
 
-    /// The client exists only after its first endpoints.
+    /// Attaches the client, which exists only after its first endpoints.
     pub fn attach(&self, client: &Arc<Client>) {
         let _ = self.client.set(Arc::downgrade(client));
         if let Some(endpoint) = client.requests.mdt_endpoint(self.index)
@@ -445,8 +450,8 @@ impl ClientCallbacks for RemoteEvents {
         self.lease.lock_message(message);
     }
 
-    /// An MDT that was killed does what others had decided as soon as it is started again, and hears of this client later: names would
-    /// be shown until then that are gone.
+    /// An MDT that was killed applies transactions that their coordinators committed as soon as it restarts,
+    /// and learns of this client later: until then the client would show names that are removed.
     fn callbacks_lost(&self) {
         self.locks.drop_unused(TargetId::mdt(self.index));
     }
@@ -460,12 +465,12 @@ impl MdsEvents for RemoteEvents {
         grant: LeaseGrant,
     ) -> StatusResult<()> {
         if recovery != Recovery::None {
-            // Nothing that is cached is protected any more. Until all clients have said so, a server that has restarted lets
-            // nothing be changed; so it comes before anything that changes something.
+            // No cached state is protected any more. A restarted server permits no change until all clients
+            // have reported that, so it precedes every request that changes something.
             self.locks.lose_inodes(self.index);
             let client = self.client.get().and_then(Weak::upgrade);
             match recovery {
-                // Reads and writes go on under these, so they are not lost with the rest.
+                // Reads and writes in progress use these locks, so they are not dropped with the rest.
                 Recovery::ServerRestarted => {
                     self.locks.replay_layouts(self.index, endpoint)?;
                     client.map_or(Ok(()), |client| client.opens.replay_file_locks(self.index, endpoint))?;
@@ -486,8 +491,8 @@ impl MdsEvents for RemoteEvents {
             client.write_back.lose_dirty_data(TargetId::mdt(self.index));
         }
         if recovery == Recovery::Evicted || has_lost {
-            // Others may have changed what is cached here, or the MDT has an older state than it had: nothing of it counts,
-            // whatever may be cached from now on.
+            // Other clients may have changed what is cached here, or the MDT's state is older than before:
+            // the whole cache is invalid, whatever the new lease permits.
             self.lease.lease_changed(LeaseGrant { exclusive: false, ..grant });
         }
         self.lease.lease_changed(grant);

@@ -1,4 +1,4 @@
-//! Targets that join while a mount runs: its ways to them, and when they are made.
+//! Targets that join while a mount runs: when and how the mount connects to them.
 
 use super::links::Links;
 use super::mounted::{RemoteEvents, connect};
@@ -14,30 +14,30 @@ use nacre_wire::mgs::{FsConfig, TargetConfig};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Pause before an MDT that does not let the mount in is tried again.
+/// Pause before a retry at an MDT that refuses the mount.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Ways of the mount that are told in the end that it leaves.
+/// Endpoints of the mount, which it disconnects at its end.
 #[derive(Default)]
 pub struct Ways {
-    /// To MDTs in other processes.
+    /// Endpoints of MDTs in other processes.
     pub mdts: Vec<Arc<TcpMds>>,
-    /// To all OSTs.
+    /// Endpoints of all OSTs.
     pub osts: Vec<Arc<dyn OssEndpoint>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The newest configuration that was heard of.
+    /// Newest known configuration.
     config: FsConfig,
-    /// A thread brings MDTs.
+    /// A thread that connects MDTs is running.
     working: bool,
     stopped: bool,
     ways: Ways,
 }
 
-/// Brings the targets that have joined to a mount. MDTs come one after the other, by a thread of their own: one that does not answer
-/// holds up nobody who does not need it.
+/// Connects targets that have joined to a mount. A dedicated thread connects MDTs one at a time: an
+/// unresponsive one delays only operations that need it.
 pub struct Newcomers {
     client: Weak<Client>,
     services: Weak<Services>,
@@ -45,13 +45,13 @@ pub struct Newcomers {
     params: Arc<Params>,
     ost_events: Arc<dyn OstEventsFactory>,
     state: Mutex<State>,
-    /// It is stopped.
+    /// Signals the end of the thread.
     ended: Condvar,
     me: Weak<Newcomers>,
 }
 
 impl Newcomers {
-    /// For a mount that has these ways.
+    /// Returns the newcomers of a mount with these endpoints.
     pub fn new(
         client: &Arc<Client>,
         services: &Arc<Services>,
@@ -72,7 +72,7 @@ impl Newcomers {
         })
     }
 
-    /// Uses the OSTs that have joined.
+    /// Connects the OSTs that have joined.
     pub fn bring_osts(&self, config: &FsConfig) {
         let Some(client) = self.client.upgrade() else { return };
         let is_known = |index: u16| client.requests.ost_endpoint(index).is_some();
@@ -89,7 +89,7 @@ impl Newcomers {
         }
     }
 
-    /// Has the MDTs that have joined brought.
+    /// Starts to connect the MDTs that have joined.
     pub fn bring_mdts(&self, config: &FsConfig) {
         let Some(client) = self.client.upgrade() else { return };
         let mut state = self.state.lock();
@@ -109,12 +109,12 @@ impl Newcomers {
         };
         match nacre_env::thread::Builder::new().name("mdt-join".into()).spawn(work) {
             Ok(_) => state.working = true,
-            // The next who asks tries again.
+            // The next caller tries again.
             Err(error) => log::error!("no thread to reach an MDT that has joined: {error}"),
         }
     }
 
-    /// Brings one MDT, or tries to; false if there is nothing more to do.
+    /// Tries to connect one MDT; returns false if none is left.
     fn bring_next_mdt(&self) -> bool {
         let Some(client) = self.client.upgrade() else { return false };
         let target = {
@@ -140,7 +140,7 @@ impl Newcomers {
     fn bring_mdt(&self, client: &Arc<Client>, mdt: &TargetConfig) -> StatusResult<()> {
         let index = mdt.target.index;
         let services = self.services.upgrade();
-        // Data of its files can be asked for as soon as anybody knows of them.
+        // Data of its files can be requested as soon as any client knows of them.
         let data = services.as_ref().map(|services| services.mdt_data()).unwrap_or_default();
         if let Some((index, endpoint)) = self.links.data_of_mdt(mdt, &data, &*self.ost_events) {
             self.add_ost(client, index, endpoint);
@@ -162,13 +162,13 @@ impl Newcomers {
         Ok(())
     }
 
-    /// Waits until the mount knows an MDT; false if it does not by then.
+    /// Waits until the mount knows an MDT; returns false if it does not at the deadline.
     pub fn await_mdt(&self, index: u16, deadline: Instant) -> bool {
-        // A mount that has gone need not know it.
+        // A mount that has ended need not know it.
         self.client.upgrade().is_none_or(|client| client.requests.await_mdt(index, deadline))
     }
 
-    /// Nothing is brought any more. The ways that there are.
+    /// Stops connecting targets. Returns the existing endpoints.
     pub fn stop(&self) -> Ways {
         let mut state = self.state.lock();
         state.stopped = true;
@@ -191,7 +191,7 @@ impl nacre_client::Newcomers for Newcomers {
     }
 }
 
-/// The first MDT that a client does not know; those behind it come later.
+/// Returns the first MDT that a client does not know; later ones follow.
 fn next_mdt<'a>(config: &'a FsConfig, client: &Client) -> Option<&'a TargetConfig> {
     let next = TargetId::mdt(u16::try_from(client.requests.mdt_count()).ok()?);
     config.targets.iter().find(|known| known.target == next)

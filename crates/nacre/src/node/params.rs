@@ -1,7 +1,7 @@
-//! The parameters of a process: what `lctl get_param` and `set_param` reach here.
+//! Parameters of a process, the target of `lctl get_param` and `set_param`.
 //!
-//! Names are Lustre's. Settings that were made for good (`set_param -P`) are kept by the management server as patterns; each
-//! process applies those that match its parameters when it starts, when they change, and when a target joins.
+//! Names are Lustre's. The management server stores persistent settings (`set_param -P`) as patterns; each
+//! process applies those that match its parameters at its start, when they change, and when a target joins.
 
 mod block;
 mod cache;
@@ -41,23 +41,23 @@ use nacre_wire::mgs::{FsConfig, MgsRequest, PoolChange, PoolConfig};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest time in seconds that a client may be given to answer when what it caches is called back: Lustre's own bound on
-/// timeouts that adapt.
+/// Largest timeout of a client's answer to a blocking callback, in seconds: Lustre's bound on adaptive
+/// timeouts.
 const LDLM_TIMEOUT_MAX_S: i64 = 600;
 
-/// Parameters of a process, and the lasting settings that were applied to them.
+/// Parameters of a process, and the persistent settings that were applied to them.
 #[derive(Default)]
 pub struct Params {
     tree: Tree,
-    /// Lasting settings as last heard of.
+    /// Persistent settings of the newest known configuration.
     lasting: Mutex<Vec<(String, String)>>,
-    /// Settings of this host, which count more.
+    /// Settings of this host, which take precedence.
     local: Mutex<Vec<Setting>>,
     targets: Arc<services::Targets>,
 }
 
 impl Params {
-    /// The parameters of every process.
+    /// Creates the parameters that every process has.
     pub fn new() -> Params {
         let params = Params::default();
         params.tree.add_read("version", || Ok(format!("{}_nacre", env!("CARGO_PKG_VERSION"))));
@@ -67,12 +67,12 @@ impl Params {
         params
     }
 
-    /// All parameters.
+    /// Returns the tree of parameters.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// Takes over the lasting settings of the file system: applies those that are new or changed.
+    /// Adopts the persistent settings of the file system: applies new and changed ones.
     pub fn use_configuration(&self, config: &FsConfig) {
         let mut lasting = self.lasting.lock();
         for setting in config.params.iter().filter(|setting| !lasting.contains(setting)) {
@@ -81,7 +81,7 @@ impl Params {
         lasting.clone_from(&config.params);
     }
 
-    /// Applies the lasting settings of pools that there were not before to the metadata targets of this process.
+    /// Applies the persistent settings of new pools to the metadata targets of this process.
     pub fn apply_to_new_pools(&self, before: &[PoolConfig], now: &[PoolConfig]) {
         for pool in now.iter().filter(|pool| !before.iter().any(|known| known.name == pool.name)) {
             let Ok(pattern) = Pattern::parse(&format!("lod.*.pool.{}", pool.name)) else { continue };
@@ -91,14 +91,14 @@ impl Params {
         }
     }
 
-    /// Takes over the settings of this host for its mounts: applies them, now and to what is entered later.
+    /// Adopts the settings of this host for its mounts: applies them to present and later parameters.
     pub fn use_local(&self, settings: Vec<Setting>) {
         let mut local = self.local.lock();
         settings.iter().for_each(|setting| self.apply(setting));
         *local = settings;
     }
 
-    /// Applies the lasting settings to parameters that were entered just now.
+    /// Applies the persistent settings to parameters that were just entered.
     fn apply_lasting(&self, prefix: &str) {
         for (name, value) in self.lasting.lock().iter().chain(self.local.lock().iter()) {
             self.apply_below(name, value, prefix);
@@ -110,7 +110,7 @@ impl Params {
     }
 
     fn apply_below(&self, name: &str, value: &str, prefix: &str) {
-        // Those of layouts are not of one process; who needs them reads the configuration.
+        // Layout defaults belong to no single process; their users read the configuration.
         if PARAMS.iter().any(|param| param.name == name) {
             return;
         }
@@ -127,7 +127,7 @@ impl Params {
         }
     }
 
-    /// Enters those of an object target.
+    /// Enters the parameters of an object target.
     pub fn enter_ost(&self, fsname: &str, index: u16, server: &Arc<ObjectServer>) {
         let name = format!("{fsname}-OST{index:04x}");
         let (below, osd) = (format!("obdfilter.{name}"), format!("osd-file.{name}"));
@@ -176,7 +176,7 @@ impl Params {
         }
     }
 
-    /// Enters what monitoring reads of a metadata target.
+    /// Enters the parameters of a metadata target that monitoring reads.
     fn enter_mdt_state(&self, name: &str, mds: &Arc<Mds>) {
         self.targets.add_mdt(&self.tree, name, mds);
         let mdt = self.tree.of(&format!("mdt.{name}"), mds);
@@ -194,7 +194,7 @@ impl Params {
         mdt.show("instance", Mds::run_number);
     }
 
-    /// Enters those of the device on which an MDT keeps data of files, if it has one.
+    /// Enters the parameters of the device on which an MDT keeps data of files, if it has one.
     fn enter_data(&self, fsname: &str, index: u16, server: &Arc<ObjectServer>) {
         let Some(data) =
             TargetId::mdt_data(index).filter(|_| server.store().abilities().device_store.is_some())
@@ -211,7 +211,7 @@ impl Params {
         self.apply_lasting(&below);
     }
 
-    /// Enters those of a metadata target.
+    /// Enters the parameters of a metadata target.
     pub fn enter_mdt(
         &self,
         fsname: &str,
@@ -265,7 +265,7 @@ impl Params {
         self.apply_lasting(&namespace);
     }
 
-    /// Default striping, shared by the whole file system, as parameters below `below`.
+    /// Enters the default striping, which the whole file system shares, below `below`.
     fn enter_layout_defaults(&self, below: &str, links: &Arc<Links>) {
         let entries = self.tree.of(below, links);
         for param in PARAMS {
@@ -285,12 +285,12 @@ impl Params {
         }
     }
 
-    /// Enters those of the management server.
+    /// Enters the parameters of the management server.
     pub fn enter_mgs(&self, fsname: &str, mgs: &Arc<Mgs>) {
         services::enter_mgs(&self.tree, fsname, mgs);
     }
 
-    /// Enters those of a mount and of its ways to targets.
+    /// Enters the parameters of a mount and of its connections to targets.
     pub fn enter_mount(&self, client: &Arc<Client>, front: &Arc<Front>, links: &Arc<Links>) {
         let info = client.config.mount_info();
         let (fsname, instance) = (info.fsname, info.instance);
@@ -324,7 +324,7 @@ impl Params {
         }
     }
 
-    /// Enters the way from a mount to a target.
+    /// Enters the parameters of a mount's connection to a target.
     pub fn enter_way(&self, client: &Arc<Client>, target: TargetId) {
         let info = client.config.mount_info();
         let (kind, server) = match target.kind {
@@ -348,11 +348,12 @@ impl Params {
     }
 }
 
-/// Has the management server check and keep a setting for all nodes, for good; an empty value takes it back.
+/// Sets a parameter persistently for all nodes: the management server checks and stores it; an empty value
+/// removes it.
 ///
 /// # Errors
-/// What the management server answers: `ENOENT` if no parameter can be meant, otherwise what is wrong with the value, with
-/// the reason as far as it is known here.
+/// The answer of the management server: `ENOENT` if no parameter matches, otherwise the fault of the value,
+/// with the reason as far as this process knows it.
 pub fn set_for_good(links: &Links, name: &str, value: &str) -> Result<(), Refusal> {
     let shared = Param::shown_as(name).map(|param| param.name);
     let request = MgsRequest::SetParam { name: shared.unwrap_or(name).to_owned(), value: value.to_owned() };
@@ -365,22 +366,22 @@ pub fn set_for_good(links: &Links, name: &str, value: &str) -> Result<(), Refusa
     })
 }
 
-/// Has the management server change a pool.
+/// Requests a change of a pool from the management server.
 ///
 /// # Errors
-/// `EINVAL` for a name that no pool can have; what the management server answers.
+/// `EINVAL` for an invalid name of a pool; the status of the management server.
 pub fn change_pool(links: &Links, pool: &str, change: PoolChange) -> StatusResult<()> {
     let pool = PoolName::new(pool.as_bytes()).ok_or(Status::EINVAL)?;
     links.mgs().call(&MgsRequest::ChangePool { pool, change }).map(drop)
 }
 
-/// The UUID of the target `name`.
+/// Enters the UUID of the target `name`.
 fn enter_uuid<T: Send + Sync + 'static>(entries: &Entries<'_, T>, name: &str) {
     let uuid = format!("{name}_UUID");
     entries.show("uuid", move |_| uuid.clone());
 }
 
-/// State of the way to a target; one in this process is always there.
+/// Returns the state of a connection to a target; one in this process is always connected.
 fn import(client: &Client, target: TargetId) -> StatusResult<ImportInfo> {
     let found = match target.kind {
         TargetKind::Ost => client.requests.ost_endpoint(target.index).map(|ost| ost.import()),
@@ -390,7 +391,7 @@ fn import(client: &Client, target: TargetId) -> StatusResult<ImportInfo> {
     found.ok_or(Status::ENODEV).map(|import| import.unwrap_or_else(|| ImportInfo::local(name)))
 }
 
-/// Enters all that is known of a way, and its state alone.
+/// Enters the details of a connection, and its state alone.
 fn enter_import<T: Send + Sync + 'static>(
     entries: &Entries<'_, T>,
     import: impl Fn(&T) -> StatusResult<ImportInfo> + Clone + Send + Sync + 'static,
@@ -400,12 +401,12 @@ fn enter_import<T: Send + Sync + 'static>(
     entries.read("state", move |subject| Ok(format!("current_state: {}\n", import(subject)?.state.name())));
 }
 
-/// Reads and writes of a target by size, time and the like.
+/// Enters histograms of a target's reads and writes by size, time and more.
 fn enter_brw_stats(entries: &Entries<'_, ObjectServer>) {
     entries.counters("brw_stats", ObjectServer::brw_stats, ObjectServer::clear_brw_stats);
 }
 
-/// `hold_request` of a target.
+/// Enters `hold_request` of a target.
 fn enter_hold<T: Send + Sync + 'static>(entries: &Entries<'_, T>, hold: fn(&T) -> &Hold) {
     entries.setting(
         "hold_request",
@@ -414,12 +415,12 @@ fn enter_hold<T: Send + Sync + 'static>(entries: &Entries<'_, T>, hold: fn(&T) -
     );
 }
 
-/// Counters as `name value` lines, values from this column on.
+/// Formats counters as `name value` lines with the values at column `column`.
 fn rows(column: usize, rows: &[(&str, u64)]) -> String {
     rows.iter().map(|(name, count)| format!("{name:<column$}{count}\n")).collect()
 }
 
-/// Space of something in Lustre's units: KiB and inodes.
+/// Enters the space of a target or mount in Lustre's units: KiB and inodes.
 fn enter_space<T: Send + Sync + 'static>(
     entries: &Entries<'_, T>,
     statfs: impl Fn(&T) -> StatusResult<Statfs> + Clone + Send + Sync + 'static,
@@ -443,7 +444,7 @@ fn kib(space: &Statfs, blocks: u64) -> u64 {
     u64::try_from(u128::from(blocks) * u128::from(space.block_size) / 1024).unwrap_or(u64::MAX)
 }
 
-/// How many targets of a kind a mount has, and which.
+/// Enters the number and the names of a mount's targets of a kind.
 fn enter_targets(entries: &Entries<'_, Client>, kind: TargetKind) {
     let of_kind = move |client: &Client| -> Vec<TargetId> {
         client.requests.targets().into_iter().filter(|target| target.kind == kind).collect()

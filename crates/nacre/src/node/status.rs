@@ -1,4 +1,4 @@
-//! What a process answers on its control socket.
+//! Answers of a process on its control socket.
 
 use super::Node;
 use super::mounted::Mounted;
@@ -88,7 +88,7 @@ impl Node {
 
     fn status(&self) -> ProcessStatus {
         let targets = self.targets.lock().iter().map(|target| self.target_status(*target)).collect();
-        // Once for all that is asked of it, and after the targets, which look at it too.
+        // Locked once for the whole answer, and after the targets, which lock it too.
         let mount = self.mount.lock();
         ProcessStatus {
             name: self.plan.name.clone(),
@@ -123,7 +123,8 @@ impl Node {
         }
     }
 
-    /// Clients of the metadata target: those that came over TCP, and the mount of this process.
+    /// Returns the number of clients of the metadata target: those connected over TCP, and the mount of this
+    /// process.
     fn client_count(&self) -> u64 {
         let remote = self.server.as_ref().map_or(0, |server| server.client_count());
         remote as u64 + u64::from(self.mount.lock().is_some())
@@ -168,7 +169,7 @@ fn space_status(statfs: Statfs) -> SpaceStatus {
     }
 }
 
-/// What a pattern stands for; where it says nothing of an instance, any will do.
+/// Returns the names that match a pattern; a pattern without an instance matches any.
 fn names(tree: &Tree, pattern: &Pattern, recursive: bool) -> Vec<ParamName> {
     let mut found = tree.find(pattern, recursive);
     if let (true, Some(longer)) = (found.is_empty(), pattern.with_any_instance()) {

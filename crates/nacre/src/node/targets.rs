@@ -1,4 +1,4 @@
-//! The targets of a process: formatting, opening, following the configuration, closing.
+//! Targets of a process: format, open, follow the configuration, close.
 
 use super::links::{Links, remote_nids};
 use super::params::Params;
@@ -37,20 +37,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// How long object servers are told that metadata targets leave, all together; they would find out in time.
+/// Timeout for the disconnects of metadata targets from all object servers together; they would notice the
+/// end in time.
 const OST_GOODBYE_LIMIT: Duration = Duration::from_secs(1);
-/// How long a metadata target that joins waits for MDT0000.
+/// Timeout of a joining metadata target for MDT0000.
 const ACQUAINTANCE_LIMIT: Duration = Duration::from_secs(20);
-/// How long the requests of an object server may take to end when it stops.
+/// Timeout for the requests of an object server to end at its stop.
 const OST_STOP_LIMIT: Duration = Duration::from_secs(20);
-/// How long the directory of an OST may be in use by a process that was killed and has not ended: as long as its device.
+/// Longest time that a killed process that has not ended yet may hold the directory of an OST: as long as its
+/// device.
 const KILLED_LIMIT: Duration = Duration::from_secs(10);
-/// Time between two looks at that.
+/// Poll interval for it.
 const KILLED_POLL: Duration = Duration::from_millis(20);
-/// Bytes per second that a store on a device reads in the background to find damage: a tebibyte in six days.
+/// Scrub rate of a store on a device, in bytes per second: a tebibyte in six days.
 const SCRUB_RATE: u64 = 2 << 20;
 
-/// Fills the directory of a new target, with the back end that is said.
+/// Fills the directory of a new target, with the requested back end.
 pub fn format_target_on(instance: &Instance, target: TargetId, backends: &Backends) -> Result<()> {
     let dir = instance.target_dir(target);
     let what = format!("format {target}");
@@ -68,7 +70,7 @@ pub fn format_target_on(instance: &Instance, target: TargetId, backends: &Backen
                     "{target} keeps no data of files: leave --mdt-backend out for it"
                 )));
             }
-            // First, as a device may be refused.
+            // First, as the device may be refused.
             let data = match backend {
                 Backend::Plain | Backend::Summed => None,
                 Backend::Block { device, words } => Some(format_block(instance, target, device, words)?),
@@ -93,7 +95,7 @@ pub fn format_target_on(instance: &Instance, target: TargetId, backends: &Backen
     }
 }
 
-/// Makes the store of a target on a device.
+/// Creates the store of a target on a device.
 fn format_block(
     instance: &Instance,
     target: TargetId,
@@ -107,8 +109,9 @@ fn format_block(
         .map_err(Failure::because(format!("format {target}")))
 }
 
-/// Size of the file that is the device of a target if nothing is said: its share of what is available, less a tenth, in which
-/// the index lies; of an MDT, beside whose metadata it lies, half of that. It is sparse. 0 for a device that is there.
+/// Returns the default size of the file that is the device of a target: its share of the available space,
+/// less a tenth for the index; for an MDT, whose metadata is on the same file system, half of that. The file
+/// is sparse. 0 for an existing device.
 fn default_size(instance: &Instance, target: TargetId, device: Option<&Path>) -> u64 {
     if device.is_some() {
         return 0;
@@ -137,8 +140,8 @@ fn block_options(instance: &Instance, target: TargetId) -> BlockStoreOptions {
     }
 }
 
-/// The root directory belongs to the user that makes the file system, as with mkfs for ordinary users: without root nobody else
-/// could make the first file.
+/// Gives the root directory to the user that creates the file system, as mkfs does for ordinary users:
+/// otherwise only root could create the first file.
 fn give_root_to_formatter(dir: &Path, config: MdsConfig, data: Option<Arc<dyn ObjectStore>>) -> Result<()> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     if uid.is_root() || config.index != 0 {
@@ -154,7 +157,7 @@ fn give_root_to_formatter(dir: &Path, config: MdsConfig, data: Option<Arc<dyn Ob
     };
     let request = MdsRequest::SetAttr { fid: Fid::ROOT, set };
     let client = ClientUuid(random_uuid()?);
-    // Nobody else can be connected to an MDT that is just being made.
+    // A new MDT has no other clients.
     let changed = LoMds::connect(mds.clone(), client, Arc::new(NoCallbacks))
         .and_then(|(endpoint, _)| endpoint.call(&Cred::system(), &request));
     changed
@@ -170,21 +173,22 @@ fn object_options(instance: &Instance, target: TargetId) -> FileStoreOptions {
     }
 }
 
-/// How many targets of its kind of this directory are on the local file system of `target`, itself included.
+/// Returns how many targets of its kind of this directory are on the local file system of `target`, itself
+/// included.
 fn targets_beside(instance: &Instance, target: TargetId) -> u32 {
     let device = |target| {
-        // One that is not made yet will lie where the others do.
+        // A target that does not exist yet will be on the same file system as the others.
         let dir = instance.target_dir(target);
         std::fs::metadata(&dir).or_else(|_| std::fs::metadata(&instance.dir)).map(|meta| meta.dev()).ok()
     };
     let own = device(target);
     let alike = instance.targets().into_iter().filter(|other| other.kind == target.kind);
     let others = alike.filter(|&other| other != target && own.is_some() && device(other) == own).count();
-    // One that is being added is not listed yet.
+    // A target that is being added is not listed yet.
     u32::try_from(others + 1).unwrap_or(u32::MAX)
 }
 
-/// Opens the object store of a target as it is without its cache of small writes.
+/// Opens the object store of a target without its cache of small writes.
 ///
 /// # Errors
 /// If it cannot be opened, or another process has it.
@@ -199,7 +203,7 @@ pub fn open_uncached(
     })
 }
 
-/// As [`open_objects`], for looking: nothing on disk changes, and it may lie where nothing can be written.
+/// Like [`open_objects`], read-only: nothing on disk changes, and the file system may be read-only.
 ///
 /// # Errors
 /// If it cannot be read, or a process has it.
@@ -226,15 +230,17 @@ pub fn look_at_objects(
     look_with_cache(&instance.target_dir(target), store)
 }
 
-/// Opens the object store of an OST, with its cache of small writes if it has one; or that of an MDT that has one.
+/// Opens the object store of an OST, with its cache of small writes if it has one; or that of an MDT with
+/// one.
 pub fn open_objects(instance: &Instance, target: TargetId) -> Result<Box<dyn ObjectStore>> {
     let opened = open_uncached(instance, target);
     let opened = opened.and_then(|store| with_cache(&instance.target_dir(target), store));
     opened.map_err(Failure::because(format!("open {target}")))
 }
 
-/// As [`open_objects`], for the process that is to serve it and knows that no other one does: threads of one that was killed may still
-/// end and have the directory in use for that long. A program that only looks at it, as `nacre check`, has it longer, and is named.
+/// Like [`open_objects`], for the process that will serve it and knows that no other does: threads of a
+/// killed one may still be ending and hold the directory for up to [`KILLED_LIMIT`]. A program such as `nacre
+/// check` holds it longer, and is named in the error.
 fn open_served(instance: &Instance, target: TargetId) -> Result<Box<dyn ObjectStore>> {
     let opened = once_free(|| {
         open_uncached(instance, target).and_then(|store| with_cache(&instance.target_dir(target), store))
@@ -242,7 +248,7 @@ fn open_served(instance: &Instance, target: TargetId) -> Result<Box<dyn ObjectSt
     opened.map_err(Failure::because(format!("open {target}")))
 }
 
-/// Opens when nobody else has it any more. That a process ends is not told to others, so it is looked at again and again.
+/// Opens once no other process holds it. The end of a process sends no event, so the open is retried.
 fn once_free<T>(
     mut open: impl FnMut() -> std::result::Result<T, ObjectError>,
 ) -> std::result::Result<T, ObjectError> {
@@ -257,10 +263,10 @@ fn once_free<T>(
     }
 }
 
-/// Gives caches of small writes to OSTs that do not run; those that run with the same ones are left alone.
+/// Attaches caches of small writes to OSTs that do not run; running ones with the same caches are left alone.
 ///
 /// # Errors
-/// If an OST cannot be opened, or its cache is not to be used.
+/// If an OST cannot be opened, or its cache cannot be used.
 pub fn attach_caches(instance: &Instance, caches: &OstCaches) -> Result<()> {
     for target in caches.indexes().map(TargetId::ost) {
         let Some(cache) = caches.of(target.index) else { continue };
@@ -282,7 +288,7 @@ pub fn attach_caches(instance: &Instance, caches: &OstCaches) -> Result<()> {
     Ok(())
 }
 
-/// Settings of an MDT under the shared parameters.
+/// Returns the settings of an MDT from the shared parameters.
 fn config_of_mdt(index: u16, config: &FsConfig) -> MdsConfig {
     MdsConfig {
         index,
@@ -292,13 +298,13 @@ fn config_of_mdt(index: u16, config: &FsConfig) -> MdsConfig {
     }
 }
 
-/// How names are spread over MDTs where nothing else is said, from `lov.mdt_hash`.
+/// Returns the default hash that spreads names over MDTs, from `lov.mdt_hash`.
 pub fn default_hash(config: &FsConfig) -> DirHash {
     let name = config.params.iter().find(|(known, _)| known == "lov.mdt_hash").map(|(_, name)| name);
     name.and_then(|name| DirHash::from_name(name)).unwrap_or_default()
 }
 
-/// Striping where nothing else is said, from `lov.stripe*`. Values were checked when they were set.
+/// Returns the default striping, from `lov.stripe*`. Values were checked when they were set.
 fn default_layout(config: &FsConfig) -> LayoutSpec {
     let value = |name: &str| {
         config.params.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.parse::<i64>().ok())
@@ -314,44 +320,45 @@ fn default_layout(config: &FsConfig) -> LayoutSpec {
     }
 }
 
-/// Where an MDT is served, and the key that it belongs to.
+/// NIDs of an MDT, and the key that it belongs to.
 type PlaceOfMdt = (Vec<Nid>, Option<KeyId>);
-/// A way and where it leads.
+/// An endpoint and its destination.
 type WayTo = (PlaceOfMdt, Arc<dyn MdsEndpoint>);
 
-/// Ways of MDTs of this process to other MDTs.
+/// Endpoints of this process's MDTs to other MDTs.
 #[derive(Default)]
 struct MdtWays {
-    /// Newest configuration that they were made for.
+    /// Newest configuration that they were created for.
     version: u64,
-    /// By both indexes, and where the other one is.
+    /// Endpoints by both indexes, and the addresses of the other MDT.
     ways: BTreeMap<(u16, u16), WayTo>,
 }
 
-/// Services by target; more may come while the process runs.
+/// Services by target; targets may be added at run time.
 #[derive(Default)]
 pub struct Services {
     mgs: OnceLock<Arc<Mgs>>,
     mdts: RwLock<BTreeMap<u16, Arc<Mds>>>,
     osts: RwLock<BTreeMap<u16, Arc<ObjectServer>>>,
-    /// Data on metadata targets, by the index that requests name it by.
+    /// Data on metadata targets, by the index that requests use for it.
     mdt_data: RwLock<BTreeMap<u16, Arc<ObjectServer>>>,
     mdt_ways: Mutex<MdtWays>,
-    /// What MDTs of this process reach OSTs by.
+    /// Endpoints of this process's MDTs to OSTs.
     ost_ways: Mutex<Vec<Weak<dyn OssEndpoint>>>,
-    /// What capabilities are signed and verified with here.
+    /// Keys that sign and verify capabilities here.
     capability_keys: Arc<CapabilityKeys>,
-    /// The process is going to listen, and does not yet: clients that are to come back cannot.
+    /// The process is going to listen, and does not yet: clients that have to reconnect cannot.
     is_to_listen: AtomicBool,
 }
 
 impl Services {
-    /// The process listens when everything is open: clients of the last run have their time from then on.
+    /// Announces that the process will listen when everything is open: the recovery window for clients of the
+    /// previous run starts then.
     pub fn await_listening(&self) {
         self.is_to_listen.store(true, Ordering::Relaxed);
     }
 
-    /// It listens.
+    /// Starts the recovery window: the process listens.
     pub fn on_listening(&self) {
         self.is_to_listen.store(false, Ordering::Relaxed);
         self.mdts.read().values().for_each(|mds| mds.sessions.on_listening());
@@ -393,7 +400,7 @@ impl Services {
         Ok(())
     }
 
-    /// Opens the metadata targets among `wanted`, which need ways to the OSTs.
+    /// Opens the metadata targets among `wanted`, which need endpoints of the OSTs.
     pub fn open_mdts(
         self: &Arc<Services>,
         instance: &Instance,
@@ -426,7 +433,7 @@ impl Services {
         self.introduce_mdts(config, links)
     }
 
-    /// Bounds clients of all targets here by these nodemaps.
+    /// Applies these nodemaps to the clients of all targets of this process.
     pub fn set_nodemaps(&self, nodemaps: &Nodemaps) {
         let nodemaps = Arc::new(nodemaps.clone());
         self.osts.read().values().for_each(|ost| ost.set_nodemaps(&nodemaps));
@@ -434,12 +441,13 @@ impl Services {
         self.mds_here().iter().for_each(|(_, mds)| mds.tenants.set_nodemaps(&nodemaps));
     }
 
-    /// The metadata targets that are here.
+    /// Returns the metadata targets of this process.
     fn mds_here(&self) -> Vec<(u16, Arc<Mds>)> {
         self.mdts.read().iter().map(|(index, mds)| (*index, mds.clone())).collect()
     }
 
-    /// Looks up an MDT that a metadata target here does not know, and introduces it. True if the configuration has it.
+    /// Looks up an MDT that a metadata target here does not know, and introduces it. Returns true if the
+    /// configuration has it.
     fn look_for_mdt(&self, index: u16, links: &Links) -> StatusResult<bool> {
         let config = links.config(0, 0).inspect_err(|status| {
             log::warn!("whether there is an MDT{index:04x} is not known: {status}");
@@ -451,7 +459,7 @@ impl Services {
         Ok(is_there)
     }
 
-    /// Tells the metadata targets here of each other and of those elsewhere.
+    /// Introduces the metadata targets of this process to each other and to those of other processes.
     pub fn introduce_mdts(&self, config: &FsConfig, links: &Links) -> Result<()> {
         let registered = config.targets.iter().filter(|target| target.target.kind == TargetKind::Mdt);
         let mut places: BTreeMap<u16, PlaceOfMdt> =
@@ -462,7 +470,7 @@ impl Services {
         }
         known.version = config.version;
         let here = self.mds_here();
-        // Those of this process before their first registration.
+        // MDTs of this process before their first registration.
         for (index, _) in &here {
             places.entry(*index).or_default();
         }
@@ -483,10 +491,10 @@ impl Services {
         Ok(())
     }
 
-    /// Waits until a metadata target here knows what it must know before it takes names.
+    /// Waits until a metadata target has the state from MDT0000 that it needs before it takes names.
     ///
     /// # Errors
-    /// If MDT0000 does not tell it.
+    /// If MDT0000 does not supply it.
     pub fn await_acquaintance(&self, target: TargetId) -> Result<()> {
         let Some(mds) =
             self.mdts.read().get(&target.index).cloned().filter(|_| target.kind == TargetKind::Mdt)
@@ -524,7 +532,7 @@ impl Services {
         }
     }
 
-    /// Opens the service for data on a metadata target, which remembers locks in the target's directory.
+    /// Opens the service for data on a metadata target, which persists locks in the target's directory.
     fn open_data(&self, instance: &Instance, target: TargetId, mds: &Arc<Mds>) -> Result<()> {
         let Some(data) = TargetId::mdt_data(target.index) else { return Ok(()) };
         let dir = instance.target_dir(target);
@@ -539,7 +547,7 @@ impl Services {
         if self.is_to_listen.load(Ordering::Relaxed) {
             server.await_listening();
         }
-        // The metadata server tells it of clients that it has dropped.
+        // The metadata server reports clients that it has dropped to it.
         let way = LoOss::connect(server.clone(), ClientUuid(random_uuid()?), Arc::new(NoCallbacks))
             .map_err(|status| Failure::new(format!("{data} cannot be reached: {status}")))?;
         mds.osts.set(vec![(data.index, Arc::new(way))]).map_err(Failure::because(format!("open {data}")))?;
@@ -553,65 +561,66 @@ impl Services {
         Ok(())
     }
 
-    /// The services for data on metadata targets that are here.
+    /// Returns the services for data on the metadata targets of this process.
     pub fn mdt_data(&self) -> BTreeMap<u16, Arc<dyn OssService>> {
         let data = self.mdt_data.read();
         data.iter().map(|(index, data)| (*index, data.clone() as Arc<dyn OssService>)).collect()
     }
 
-    /// Ways of an MDT to its OSTs, noted to be left in the end.
+    /// Returns endpoints of an MDT to its OSTs, and notes them for the disconnect at the end.
     fn ways_to_osts(&self, links: &Links, config: &FsConfig) -> Result<Vec<(u16, Arc<dyn OssEndpoint>)>> {
         let ways = links.osts_of_server(config)?;
         let mut noted = self.ost_ways.lock();
-        // Those of earlier configurations are replaced.
+        // Endpoints of earlier configurations are replaced.
         noted.retain(|way| way.strong_count() > 0);
         noted.extend(ways.values().map(Arc::downgrade));
         Ok(ways.into_iter().collect())
     }
 
-    /// The management server, if it is here.
+    /// Returns the management server, if it is in this process.
     pub fn mgs_here(&self) -> Option<&Arc<Mgs>> {
         self.mgs.get()
     }
 
-    /// The management service, if it is here.
+    /// Returns the management service, if it is in this process.
     pub fn mgs(&self) -> Option<Arc<dyn MgsService>> {
         self.mgs.get().cloned().map(|mgs| mgs as Arc<dyn MgsService>)
     }
 
-    /// The metadata service with this index, if it is here.
+    /// Returns the metadata service with this index, if it is in this process.
     pub fn mdt(&self, index: u16) -> Option<Arc<dyn MdsService>> {
         self.mdts.read().get(&index).cloned().map(|mds| mds as Arc<dyn MdsService>)
     }
 
-    /// The object service with this index, if it is here.
+    /// Returns the object service with this index, if it is in this process.
     pub fn ost(&self, index: u16) -> Option<Arc<ObjectServer>> {
         self.osts.read().get(&index).cloned()
     }
 
-    /// Room on the metadata target with this index, if it is here.
+    /// Returns the space of the metadata target with this index, if it is in this process.
     pub fn space_of_mdt(&self, index: u16) -> Option<Statfs> {
         self.mdts.read().get(&index).map(|mds| mds.statfs())
     }
 
-    /// The service for data on the metadata target with this index, if it is here.
+    /// Returns the service for data on the metadata target with this index, if it is in this process.
     pub fn data_of_mdt(&self, index: u16) -> Option<Arc<ObjectServer>> {
         let data = TargetId::mdt_data(index)?;
         self.mdt_data.read().get(&data.index).cloned()
     }
 
-    /// The service for objects that requests name by this index, of an OST or for data on an MDT, if it is here.
+    /// Returns the service for objects that requests name by this index, of an OST or for data on an MDT, if
+    /// it is in this process.
     pub fn objects(&self, index: u16) -> Option<Arc<ObjectServer>> {
         self.ost(index).or_else(|| self.mdt_data.read().get(&index).cloned())
     }
 
-    /// The object services that are here.
+    /// Returns the object services of this process.
     pub fn osts(&self) -> BTreeMap<u16, Arc<dyn OssService>> {
         let osts = self.osts.read();
         osts.iter().map(|(index, ost)| (*index, ost.clone() as Arc<dyn OssService>)).collect()
     }
 
-    /// Frames that came to targets here and whose checksum was wrong.
+    /// Returns the number of frames to the targets of this process with a wrong checksum.
     pub fn checksum_errors(&self) -> u64 {
         let osts = self.osts.read();
         let mdts = self.mdts.read();
@@ -620,7 +629,7 @@ impl Services {
         of_osts.chain(of_mdts).sum()
     }
 
-    /// The pools that the metadata targets here know.
+    /// Returns the pools that the metadata targets of this process know.
     pub fn pools(&self) -> Vec<PoolConfig> {
         self.mdts.read().values().next().map_or_else(Vec::new, |mds| mds.osts.pools())
     }
@@ -645,12 +654,12 @@ impl Services {
         self.enter_osts(params, fsname);
     }
 
-    /// Enters the parameters of metadata targets' ways to OSTs that are new.
+    /// Enters the parameters of metadata targets' connections to new OSTs.
     pub fn enter_osts(&self, params: &Params, fsname: &str) {
         self.mds_here().iter().for_each(|(index, mds)| params.enter_osts_of_mdt(fsname, *index, mds));
     }
 
-    /// These services, for a server.
+    /// Returns these services in the form that a server takes.
     pub fn offered(&self, targets: &[TargetId]) -> Targets {
         let mut offered = Targets::new();
         for target in targets {
@@ -675,18 +684,18 @@ impl Services {
         offered
     }
 
-    /// What capabilities are signed and verified with here.
+    /// Returns the keys that sign and verify capabilities here.
     pub fn capability_keys(&self) -> &Arc<CapabilityKeys> {
         &self.capability_keys
     }
 
-    /// Signs and verifies capabilities with the keys of this configuration from now on.
+    /// Adopts the capability keys of this configuration.
     pub fn use_capability_keys(&self, config: &FsConfig) {
         self.capability_keys
             .set(config.capability_keys.iter().map(|key| (key.epoch, key.made_s, key.secret)));
     }
 
-    /// Tells metadata targets which OSTs there are now, and the parameters that concern them.
+    /// Passes the OSTs of the configuration, and the parameters that concern them, to the metadata targets.
     pub fn use_configuration(&self, config: &FsConfig, links: &Links) -> Result<()> {
         self.set_nodemaps(&config.nodemaps);
         for (index, mds) in self.mds_here() {
@@ -700,14 +709,15 @@ impl Services {
         self.introduce_mdts(config, links)
     }
 
-    /// Ends requests that wait for something to happen, so that a server can stop.
+    /// Ends requests that wait for an event, so that a server can stop.
     pub fn end_waits(&self) {
         if let Some(mgs) = self.mgs.get() {
             mgs.stop();
         }
     }
 
-    /// Closes all: metadata first, since it still sends to objects. The configuration is always durable.
+    /// Closes all targets: metadata first, since it still sends requests to OSTs. The configuration is always
+    /// durable.
     pub fn stop(&self) -> Result<()> {
         let mut result = Ok(());
         let mut keep = |outcome: std::result::Result<(), String>, target: TargetId| {
@@ -716,7 +726,7 @@ impl Services {
                 result = Err(Failure::new(format!("{target} was not closed cleanly: {error}")));
             }
         };
-        // Its store is the metadata server's.
+        // Its store belongs to the metadata server.
         for (index, data) in &*self.mdt_data.read() {
             keep(data.stop(OST_STOP_LIMIT).map_err(|error| error.to_string()), TargetId::ost(*index));
         }

@@ -1,5 +1,5 @@
-//! Parameters of the store of an object target: its counters, and if it has a device for itself, what it does by itself there and how
-//! things lie.
+//! Parameters of the store of an object target: its counters, and for a store on a device its background work
+//! and fragmentation.
 
 use super::rows;
 use nacre_common::frag::{self, Unit};
@@ -27,9 +27,9 @@ const SETTINGS: &[Field<DefragSettings>] = &[
     ("defrag_idle_ms", Form::Number(|settings| &mut settings.idle_ms)),
 ];
 
-/// Least memory for what is read ahead, if it is not none: that of one stream.
+/// Least memory for read-ahead, if it is not off: that of one stream, in bytes.
 const READ_AHEAD_MIN: u64 = (FETCH_PARTS * FETCH_BYTES) as u64;
-/// Most of it: the kernel keeps it in memory, and cannot give it to others.
+/// Most memory for read-ahead, in bytes: it is locked in memory, and unavailable to other processes.
 const READ_AHEAD_MAX: u64 = 1 << 30;
 
 fn read_ahead_bytes(text: &str) -> StatusResult<u64> {
@@ -85,7 +85,7 @@ fn store_counters(stats: &ObjectStoreStats) -> String {
     )
 }
 
-/// What a device is and did.
+/// Returns the description and counters of a device.
 pub(super) fn device_text(device: &dyn BlockDevice) -> String {
     let (info, stats) = (device.info(), device.stats());
     let engine = match info.engine {
@@ -114,17 +114,17 @@ pub(super) fn device_text(device: &dyn BlockDevice) -> String {
     words + &rows(28, &counts)
 }
 
-/// The store on the device of a target.
+/// Returns the store on the device of a target.
 fn device_store(server: &ObjectServer) -> StatusResult<&Core> {
     server.store().abilities().device_store.ok_or(Status::ENODEV)
 }
 
-/// What a target keeps objects in.
+/// Returns the back end of a target.
 pub(super) fn store_kind(server: &ObjectServer) -> &'static str {
     if server.store().abilities().device_store.is_some() { "block" } else { "file" }
 }
 
-/// How objects and free space lie, as JSON: what `nacre frag` shows.
+/// Returns the fragmentation of objects and free space as JSON, as `nacre frag` shows it.
 fn fragmentation(server: &ObjectServer, name: &str) -> StatusResult<String> {
     let store = server.store();
     let dir = device_store(server)?.dir();
@@ -136,7 +136,7 @@ fn fragmentation(server: &ObjectServer, name: &str) -> StatusResult<String> {
     serde_json::to_string_pretty(&report).map(|text| text + "\n").map_err(|_| Status::EIO)
 }
 
-/// Enters those of the target `name`.
+/// Enters the parameters of the target `name`.
 pub fn enter(target: &Entries<'_, ObjectServer>, name: &str) {
     target.show("fstype", store_kind);
     target.show("store_stats", |server| store_counters(&server.store().stats()));

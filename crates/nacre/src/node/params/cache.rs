@@ -1,5 +1,5 @@
-//! Parameters of what is below an object target: its page cache, `osd-file.*` and under the same names `obdfilter.*`; service
-//! times of a medium that is not there, for measurements.
+//! Parameters of the medium below an object target: its page cache, `osd-file.*` and under the same names
+//! `obdfilter.*`; service times of a simulated medium, for measurements.
 
 use super::rows;
 use nacre_oss::ObjectServer;
@@ -14,10 +14,10 @@ use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
-/// Largest bound of a transfer that can be set, in bytes.
+/// Upper limit of the bound of a transfer, in bytes.
 const IO_MAX_BYTES: u64 = 64 * MIB;
 
-/// Most that can be reserved ahead of a stream, in bytes.
+/// Most space that can be reserved ahead of a stream, in bytes.
 const AHEAD_MAX_BYTES: u64 = 1 << 30;
 
 const FIELDS: &[Field<CachePolicy>] = &[
@@ -50,12 +50,12 @@ const FIELDS: &[Field<CachePolicy>] = &[
     ),
 ];
 
-/// MiB, with decimals if need be.
+/// Formats bytes as MiB, with decimals if necessary.
 fn megabytes(bytes: u64) -> String {
     (bytes as f64 / MIB as f64).to_string()
 }
 
-/// The bound of a transfer that a number of MiB stands for.
+/// Parses the bound of a transfer in MiB; returns bytes.
 fn io_bytes(text: &str) -> StatusResult<u64> {
     let bytes = value::bytes(text, MIB)?;
     if bytes <= IO_MAX_BYTES { Ok(bytes) } else { Err(Status::ERANGE) }
@@ -93,7 +93,7 @@ pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
     });
 }
 
-/// How much is reserved ahead of a stream.
+/// Enters the space that is reserved ahead of a stream.
 fn enter_ahead(entries: &Entries<'_, ObjectServer>) {
     entries.setting(
         "reserve_ahead_max_mb",

@@ -7,7 +7,7 @@ use nacre_params::{Entries, value};
 use nacre_types::limits::STRIPE_SIZE_MIN;
 use nacre_types::{Status, StatusResult};
 
-/// Enters those of the part that places files.
+/// Enters the parameters of the part that places files.
 pub fn enter(lod: &Entries<'_, Mds>) {
     for (leaf, unit) in [("dom_stripesize", 1), ("dom_stripesize_max_kb", 1 << 10)] {
         lod.setting(
@@ -35,7 +35,7 @@ pub fn enter_stats(mdt: &Entries<'_, ObjectServer>) {
     mdt.counters("dom_stats", |data| data.stats().text(), |data| data.stats().clear());
 }
 
-/// A size that components on an MDT can have, or 0.
+/// Parses a size that components on an MDT can have, or 0.
 fn component_size(text: &str, unit: u64) -> StatusResult<u64> {
     let bytes = value::bytes(text, unit)?;
     match bytes.is_multiple_of(u64::from(STRIPE_SIZE_MIN)) {

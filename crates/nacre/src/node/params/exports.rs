@@ -1,4 +1,4 @@
-//! Parameters of the clients of a target by the address that they call from: `*.exports.NID.*`.
+//! Parameters of the clients of a target by their address: `*.exports.NID.*`.
 
 use nacre_mds::Mds;
 use nacre_oss::{ObjectServer, PeerStats};
@@ -8,23 +8,23 @@ use nacre_types::{ClientUuid, Fid, Status, StatusResult};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What is done with the counters of all addresses at once.
+/// Name of the parameter that clears the counters of all addresses.
 const CLEAR: &str = "clear";
-/// Frames from an address whose checksum was wrong.
+/// Name of the counter of frames from an address with a wrong checksum.
 const DAMAGED: &str = "checksum_errors";
 
-/// A parameter of each address.
+/// A parameter that each address has.
 struct Leaf<S, T> {
     name: &'static str,
     read: fn(&S, &T, &[ClientUuid]) -> String,
-    /// Setting it to anything does this.
+    /// Action of a write of any value, if it is writable.
     clear: Option<fn(&T)>,
 }
 
-/// A parameter of one address, with what it is read from.
+/// A parameter of one address, with the target and clients that it reads.
 type FoundLeaf<S, T> = (&'static Leaf<S, T>, Arc<T>, Vec<ClientUuid>);
 
-/// The parameters of all addresses of one target.
+/// Parameters of all addresses at one target.
 struct Peers<S: 'static, T: 'static> {
     server: Arc<S>,
     exports: fn(&S) -> &Exports<T>,
@@ -49,7 +49,7 @@ const MDT_LEAVES: &[Leaf<Mds, EventStats>] = &[
     Leaf { name: "uuid", read: |_, _, clients| uuids(clients), clear: None },
 ];
 
-/// Enters those of an object target below `below`, which is the target's.
+/// Enters the parameters of an object target below `below`, which is the target's.
 pub fn enter_ost(tree: &Tree, below: &str, server: &Arc<ObjectServer>) {
     let peers = Peers {
         server: server.clone(),
@@ -60,7 +60,7 @@ pub fn enter_ost(tree: &Tree, below: &str, server: &Arc<ObjectServer>) {
     tree.add_family(&format!("{below}.exports"), Arc::new(peers));
 }
 
-/// Enters those of a metadata target below `below`, which is the target's.
+/// Enters the parameters of a metadata target below `below`, which is the target's.
 pub fn enter_mdt(tree: &Tree, below: &str, mds: &Arc<Mds>) {
     let peers = Peers {
         server: mds.clone(),
@@ -71,7 +71,7 @@ pub fn enter_mdt(tree: &Tree, below: &str, mds: &Arc<Mds>) {
     tree.add_family(&format!("{below}.exports"), Arc::new(peers));
 }
 
-/// The files that clients have open, each once, in the order of FIDs.
+/// Lists the open files of clients, each once, in the order of FIDs.
 fn open_files(mds: &Mds, clients: &[ClientUuid]) -> String {
     let open: BTreeSet<Fid> = clients.iter().flat_map(|client| mds.open_files(client)).collect();
     open.iter().map(|fid| format!("{fid}\n")).collect()
@@ -82,7 +82,7 @@ fn uuids(clients: &[ClientUuid]) -> String {
 }
 
 impl<S: Send + Sync + 'static, T: Send + Sync + 'static> Peers<S, T> {
-    /// The parameter of a name, with the counters and clients of its address.
+    /// Finds the parameter of a name, with the counters and clients of its address.
     fn find(&self, name: &str) -> StatusResult<FoundLeaf<S, T>> {
         let (nid, leaf) = name.rsplit_once('.').ok_or(Status::ENOENT)?;
         let leaf = self.leaves.iter().find(|known| known.name == leaf).ok_or(Status::ENOENT)?;

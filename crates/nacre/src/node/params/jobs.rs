@@ -1,11 +1,11 @@
-//! Parameters of jobs: how a mount names them, and what targets count for each.
+//! Parameters of jobs: how a mount names them, and the counters of targets for each.
 
 use nacre_client::Client;
 use nacre_params::jobs::INTERVAL_S_MAX;
 use nacre_params::{Entries, JobStats, Tree, value};
 use std::sync::Arc;
 
-/// Enters what a target counts by job.
+/// Enters the counters of a target by job.
 pub fn enter_stats<S: Send + Sync + 'static>(entries: &Entries<'_, S>, jobs: fn(&S) -> &JobStats) {
     entries.setting(
         "job_stats",

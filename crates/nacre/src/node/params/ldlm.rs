@@ -1,4 +1,4 @@
-//! Parameters of locks: `ldlm.namespaces.*` of the targets that give them out, and of the mounts that have them.
+//! Parameters of locks: `ldlm.namespaces.*` of targets, which grant them, and of mounts, which hold them.
 
 use nacre_client::{Client, LockCounts};
 use nacre_dlm::{LockService, ServerConfig};
@@ -8,9 +8,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest time that can be set, in seconds.
+/// Largest time that can be set, in seconds.
 const SECONDS_MAX: i64 = 86_400;
-/// Unused locks that a mount keeps per target if nobody says otherwise (`lru_size=0`).
+/// Default number of unused locks that a mount keeps per target (`lru_size=0`).
 const LRU_SIZE_DEFAULT: usize = 32 * 1024;
 
 /// Enters the parameters of a target's locks below `below`.
@@ -32,7 +32,7 @@ pub fn enter(tree: &Tree, below: &str, locks: &Arc<LockService>) {
     enter_seconds(&entries, "contention_hold_seconds", bounds(), |config| &mut config.contention_time);
 }
 
-/// Enters the time that a client has to answer a callback.
+/// Enters the timeout of a client's answer to a callback.
 pub fn enter_timeout(entries: &Entries<'_, LockService>, max_s: i64) {
     enter_seconds(entries, "ldlm_timeout", 1..=max_s, |config| &mut config.callback_timeout);
 }

@@ -1,4 +1,4 @@
-//! Parameters of a mount that concern reading ahead: `llite.*`.
+//! Parameters of a mount's data path: `llite.*`.
 
 use super::rows;
 use nacre_client::{Client, Tunables};
@@ -25,7 +25,7 @@ pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>) {
         "max_cached_mb",
         |client| client.write_back.cached_report(),
         |client, text| {
-            // As it is shown, or the number alone.
+            // Accepts the form that is shown, or the number alone.
             let number = text.strip_prefix("max_cached_mb:").map_or(text, str::trim);
             client.write_back.set_max_cached_mb(value::bytes(number, MIB)? / MIB)
         },
@@ -42,11 +42,11 @@ pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>) {
     enter_write_back(&mount);
 }
 
-/// What is known of reading ahead, and from which size on a call is large.
+/// Enters the parameters of read-ahead, and the size from which on a call is large.
 fn enter_tunables(entries: &Entries<'_, Tunables>) {
     type Get<N> = fn(&Tunables) -> N;
     type Set<N> = fn(&Tunables, N) -> StatusResult<()>;
-    // Counted in MiB unless a suffix says otherwise.
+    // The unit is MiB unless a suffix says otherwise.
     let size = |leaf: &str, get: Get<u64>, set: Set<u64>| {
         entries.setting(leaf, get, move |tunables, text| set(tunables, value::bytes(text, MIB)? / MIB));
     };
@@ -109,12 +109,12 @@ pub fn enter_extents(entries: &Entries<'_, Front>) {
     }
 }
 
-/// Longest time that a write is held back, in milliseconds.
+/// Largest age of held-back writes, in milliseconds.
 const AGE_MS_MAX: i64 = 600_000;
-/// More than all CPUs: large writes are never held back.
+/// More than 100 percent of the CPUs: large writes are never held back.
 const IDLE_NEVER: i64 = 101;
 
-/// Streams of writes that are gathered before they are sent.
+/// Enters the parameters of write-back: streams of writes that are gathered before they are sent.
 fn enter_write_back(entries: &Entries<'_, Client>) {
     entries.flag(
         "write_back",

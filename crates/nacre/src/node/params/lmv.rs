@@ -1,10 +1,10 @@
-//! How a mount chooses MDTs for new directories: `lmv.*.qos_*`.
+//! Parameters of a mount's choice of MDTs for new directories: `lmv.*.qos_*`.
 
 use super::lod::{percent, seconds};
 use nacre_client::Client;
 use nacre_params::Entries;
 
-/// Enters those of the part that knows all MDTs.
+/// Enters the parameters of the part that knows all MDTs.
 pub fn enter(lmv: &Entries<'_, Client>) {
     lmv.setting(
         "qos_threshold_rr",

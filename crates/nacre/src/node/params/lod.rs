@@ -1,4 +1,5 @@
-//! How a metadata target places files: `lod.*.qos_*`, `lod.*.pool.POOL.spill_*`, `mdd.*.append_*`.
+//! Parameters of a metadata target's placement of files: `lod.*.qos_*`, `lod.*.pool.POOL.spill_*`,
+//! `mdd.*.append_*`.
 
 use nacre_layout::PoolName;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
@@ -9,13 +10,13 @@ use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Largest age in seconds that what is known of OSTs may have: an hour, beyond which it would be of no use.
+/// Largest age of known OST space, in seconds: an hour, beyond which it would be useless.
 const QOS_MAXAGE_MAX_S: i64 = 3600;
-/// What is said of how a pool spills, and whether it can be set.
+/// Parameters of a pool's spilling, and whether each can be set.
 const SPILL_LEAVES: [(&str, bool); 4] =
     [("spill_hit", false), ("spill_is_active", false), ("spill_target", true), ("spill_threshold_pct", true)];
 
-/// Enters those of `lod`, which is the name of the part that places files.
+/// Enters the parameters of `lod`, the name of the part that places files.
 pub fn enter(tree: &Tree, lod: &str, mds: &Arc<Mds>) {
     let entries = tree.of(lod, mds);
     entries.setting(
@@ -48,7 +49,7 @@ pub fn enter(tree: &Tree, lod: &str, mds: &Arc<Mds>) {
     tree.add_family(&format!("{lod}.pool"), Arc::new(Spilling { mds: mds.clone() }));
 }
 
-/// Enters those of files that are made to be appended to.
+/// Enters the parameters of files that are created for appending.
 pub fn enter_append(mdd: &Entries<'_, Mds>) {
     mdd.setting(
         "append_stripe_count",
@@ -81,14 +82,14 @@ pub fn enter_append(mdd: &Entries<'_, Mds>) {
     );
 }
 
-/// A number of percent, with or without the sign.
+/// Parses a percentage, with or without the sign.
 pub(super) fn percent(text: &str) -> StatusResult<u8> {
     let number = text.trim();
     let percent = value::integer(number.strip_suffix('%').unwrap_or(number), 0, 100)?;
     u8::try_from(percent).map_err(|_| Status::ERANGE)
 }
 
-/// An age of what is known of space.
+/// Parses an age of known space.
 pub(super) fn seconds(text: &str) -> StatusResult<Duration> {
     let number = text.trim().strip_suffix("Sec").unwrap_or(text);
     let seconds = value::integer(number, 0, QOS_MAXAGE_MAX_S)?;

@@ -1,13 +1,14 @@
-//! Parameters of a metadata target alone: directories on several MDTs, whose groups are whose, life of capabilities.
+//! Parameters of a metadata target: directories on several MDTs, source of users' groups, lifetime of
+//! capabilities.
 
 use nacre_mds::{Mds, MovingLimits};
 use nacre_params::{Entries, value};
 use std::ops::RangeInclusive;
 
-/// Longest time that an answer of the user database counts, in seconds: a day.
+/// Longest validity of an answer of the user database, in seconds: a day.
 const IDENTITY_EXPIRE_MAX_S: i64 = 24 * 3600;
 
-/// Enters those of a metadata target.
+/// Enters the parameters of a metadata target.
 pub fn enter(mdt: &Entries<'_, Mds>) {
     mdt.integer(
         "enable_remote_dir_gid",
@@ -24,7 +25,7 @@ pub fn enter(mdt: &Entries<'_, Mds>) {
         |mds, seconds| mds.tenants.set_identity_expire_s(seconds as u64),
     );
     mdt.write("identity_flush", |mds, text| {
-        // -1 is all of them.
+        // -1 flushes all of them.
         mds.tenants.flush_identities(u32::try_from(value::integer(text, -1, u32::MAX.into())?).ok());
         Ok(())
     });
@@ -40,7 +41,7 @@ pub fn enter(mdt: &Entries<'_, Mds>) {
     );
 }
 
-/// When directories get more shards by themselves, and whether they may at all.
+/// Enters when directories are split automatically, and whether they may be at all.
 fn enter_moving(mdt: &Entries<'_, Mds>) {
     type Get = fn(&MovingLimits) -> u64;
     type Set = fn(&mut MovingLimits, u64);

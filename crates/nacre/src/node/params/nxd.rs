@@ -38,7 +38,7 @@ const FIELDS: &[Field<NxdSettings>] = &[
     ("full_wait_ms", Form::Number(|settings| &mut settings.full_wait_ms)),
 ];
 
-/// The counters as `name value` lines.
+/// Formats the counters as `name value` lines.
 fn counters(stats: &NxdStats) -> String {
     let counts = [
         ("size_bytes", stats.size),
@@ -72,7 +72,7 @@ fn cache(server: &ObjectServer) -> StatusResult<&Nxd> {
     server.store().abilities().small_write_cache.ok_or(Status::ENODEV)
 }
 
-/// Enters those of the target `name`, if it has a cache.
+/// Enters the parameters of the target `name`, if it has a cache.
 pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
     if cache(server).is_err() {
         return;

@@ -1,4 +1,4 @@
-//! Parameters of a mount's way to an object target: `osc.*`.
+//! Parameters of a mount's connection to an object target: `osc.*`.
 
 use nacre_client::Client;
 use nacre_params::{Entries, value};
@@ -9,10 +9,10 @@ use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
-/// Largest `max_dirty_mb`. Source: reference 2.9.
+/// Largest `max_dirty_mb`, Lustre's limit.
 const MAX_DIRTY_MB: u64 = 2047;
 
-/// How a number is written.
+/// Form of a number.
 #[derive(Clone, Copy)]
 enum Form {
     Number,
@@ -36,7 +36,7 @@ const NUMBERS: &[(&str, Tunable, Form)] = &[
 const CHECKSUMS: &[(&str, ChecksumType)] =
     &[("adler", ChecksumType::Adler), ("crc32c", ChecksumType::Crc32c)];
 
-/// Enters those of the way to the OST `index`.
+/// Enters the parameters of the connection to the OST `index`.
 pub fn enter(osc: &Entries<'_, Client>, index: u16) {
     for &(leaf, tunable, form) in NUMBERS {
         osc.both(
@@ -113,7 +113,7 @@ fn set_number(tunables: &Tunables, tunable: Tunable, form: Form, text: &str) -> 
     tunables.set(tunable, number)
 }
 
-/// All types, that in use in brackets.
+/// Lists all types, with the one in use in brackets.
 fn checksum_types(current: u64) -> String {
     let show = |&(name, kind): &(&str, ChecksumType)| match kind as u64 == current {
         true => format!("[{name}]"),

@@ -1,4 +1,5 @@
-//! Parameters of a metadata target's ways to OSTs: `osp.*`, and `osc.*` where Lustre has them for clients too.
+//! Parameters of a metadata target's connections to OSTs: `osp.*`, and `osc.*` where Lustre has them for
+//! clients too.
 
 use super::{Params, enter_import};
 use nacre_mds::{Mds, Reserved};
@@ -7,10 +8,10 @@ use nacre_rpc::ImportInfo;
 use nacre_types::TargetId;
 use std::sync::Arc;
 
-/// `ENOSPC` the way that the kernel writes it.
+/// `ENOSPC` in the kernel's notation.
 const NO_SPACE: &str = "-28";
 
-/// Enters what is reserved at an OST, and the state of the way to it.
+/// Enters the reservation at an OST, and the state of the connection to it.
 fn enter_state(osp: &Entries<'_, Mds>, fsname: &str, ost: u16) {
     type Show = fn(&Reserved) -> String;
     let shown: [(&str, Show); 6] = [
@@ -31,8 +32,8 @@ fn enter_state(osp: &Entries<'_, Mds>, fsname: &str, ost: u16) {
 }
 
 impl Params {
-    /// Enters those of a metadata target's ways to OSTs, as far as that has not been done. Those that Lustre has for clients
-    /// too are there under both names, so that one pattern reaches all.
+    /// Enters the parameters of a metadata target's connections to new OSTs. Those that Lustre has for
+    /// clients too exist under both names, so that one pattern reaches all.
     pub fn enter_osts_of_mdt(&self, fsname: &str, index: u16, mds: &Arc<Mds>) {
         for ost in mds.osts.indexes() {
             let device = format!("{fsname}-OST{ost:04x}-osc-MDT{index:04x}");
@@ -64,7 +65,7 @@ impl Params {
     }
 }
 
-/// Enters the OSTs that a metadata target has files on.
+/// Enters the OSTs that a metadata target places files on.
 pub fn enter_targets(lod: &Entries<'_, Mds>, fsname: &str) {
     let is_active = |mds: &Mds, ost: u16| mds.osts.is_active(ost).unwrap_or(false);
     lod.show("numobd", |mds| mds.osts.indexes().len());

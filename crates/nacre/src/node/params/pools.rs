@@ -1,11 +1,12 @@
-//! OST pools as parameters: `lov.*.pools.NAME` of mounts and `lod.*.pools.NAME` of metadata targets list the members.
+//! OST pools as parameters: `lov.*.pools.NAME` of mounts and `lod.*.pools.NAME` of metadata targets list the
+//! members.
 
 use nacre_params::{Access, Family, Tree};
 use nacre_types::{Status, StatusResult, TargetId};
 use nacre_wire::mgs::PoolConfig;
 use std::sync::Arc;
 
-/// What somebody knows of pools.
+/// Source of the known pools.
 type Known = Box<dyn Fn() -> Vec<PoolConfig> + Send + Sync>;
 
 struct Members {
@@ -13,7 +14,7 @@ struct Members {
     known: Known,
 }
 
-/// Enters those that `known` gives below `below`.
+/// Enters the pools of `known` below `below`.
 pub fn enter(
     tree: &Tree,
     below: &str,

@@ -1,5 +1,5 @@
-//! What monitoring reads of a process and of its servers as a whole: `health_check`, `memused`, `mds.MDS.*`, `ost.OSS.*`,
-//! `mgs.MGS.*`, `mgc.*`, `ldlm.services.*`.
+//! Parameters for monitoring of a process and of its servers as a whole: `health_check`, `memused`,
+//! `mds.MDS.*`, `ost.OSS.*`, `mgs.MGS.*`, `mgc.*`, `ldlm.services.*`.
 
 use super::enter_import;
 use crate::node::links::Links;
@@ -17,7 +17,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-/// The targets of a process, in the order in which they were entered.
+/// Targets of a process, in the order in which they were entered.
 #[derive(Default)]
 pub struct Targets {
     osts: Mutex<Vec<(String, Arc<ObjectServer>)>>,
@@ -25,7 +25,7 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// Names of the targets that lose what they are told from now on, or may.
+    /// Returns the names of targets that lose new changes, or may.
     fn unhealthy(&self) -> Vec<String> {
         let osts = self.osts.lock();
         let mdts = self.mdts.lock();
@@ -34,14 +34,14 @@ impl Targets {
         osts.map(|(name, _)| name.clone()).chain(mdts.map(|(name, _)| name.clone())).collect()
     }
 
-    /// Requests in which clients gave locks back.
+    /// Returns the number of requests in which clients cancelled locks.
     fn cancels(&self) -> u64 {
         let osts: u64 = self.osts.lock().iter().map(|(_, server)| server.locks().cancels()).sum();
         let mdts: u64 = self.mdts.lock().iter().map(|(_, mds)| mds.mdlocks.cancels()).sum();
         osts + mdts
     }
 
-    /// Takes an object target in and enters what all of this process do together.
+    /// Adds an object target, and enters the counters of all object targets of this process.
     pub fn add_ost(self: &Arc<Targets>, tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
         self.osts.lock().push((name.to_owned(), server.clone()));
         for (service, rows) in nacre_oss::SERVICES {
@@ -54,7 +54,7 @@ impl Targets {
         self.enter_cancels(tree);
     }
 
-    /// The same with a metadata target.
+    /// Adds a metadata target likewise.
     pub fn add_mdt(self: &Arc<Targets>, tree: &Tree, name: &str, mds: &Arc<Mds>) {
         self.mdts.lock().push((name.to_owned(), mds.clone()));
         for (service, rows) in nacre_mds::SERVICES {
@@ -73,17 +73,17 @@ impl Targets {
     }
 }
 
-/// Counters with one row, without samples none.
+/// Formats counters with one row, or none without samples.
 fn one_row(name: &str, samples: u64) -> String {
     let mut text = time_line("snapshot_time", now_ns());
     if samples > 0 {
-        // Writing to a string cannot fail.
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "{name:<25} {samples} samples [reqs]");
     }
     text
 }
 
-/// Enters what every process has.
+/// Enters the parameters that every process has.
 pub fn enter_process(tree: &Tree, targets: &Arc<Targets>) {
     let targets = targets.clone();
     tree.add_read("health_check", move || {
@@ -101,14 +101,14 @@ pub fn enter_process(tree: &Tree, targets: &Arc<Targets>) {
     tree.add_read("timeout", move || Ok(silence.to_string()));
 }
 
-/// A field of this process's memory in bytes.
+/// Reads a field of this process's memory, in bytes.
 fn memory_bytes(field: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// Enters those of the management server of this process.
+/// Enters the parameters of this process's management server.
 pub fn enter_mgs(tree: &Tree, fsname: &str, mgs: &Arc<Mgs>) {
     let entries = tree.of("mgs.MGS", mgs);
     entries.counters("mgs.stats", |mgs| mgs.stats().text(), |mgs| mgs.stats().clear());
@@ -119,11 +119,11 @@ pub fn enter_mgs(tree: &Tree, fsname: &str, mgs: &Arc<Mgs>) {
     });
 }
 
-/// Enters the way of a process to the management server.
+/// Enters the connection of a process to the management server.
 pub fn enter_mgc(tree: &Tree, links: &Arc<Links>) {
     let import = links.mgs().import().unwrap_or_else(|| ImportInfo::local("MGS".to_owned()));
     let Some(nid) = import.nids.first() else { return };
-    // The port would be further components.
+    // Without the port, which would add components to the name.
     let nid = nid.to_string();
     let (host, net) = nid.split_once('@').unwrap_or((&nid, "lo"));
     let host = host.rsplit_once(':').filter(|(host, _)| !host.contains(':')).map_or(host, |(host, _)| host);
@@ -134,7 +134,7 @@ pub fn enter_mgc(tree: &Tree, links: &Arc<Links>) {
     });
 }
 
-/// Enters what a mount is asked by servers.
+/// Enters the counters of callbacks from servers to a mount.
 pub fn enter_callbacks(tree: &Tree, client: &Arc<Client>) {
     tree.of("ldlm.services", client).show("ldlm_cbd.stats", |client| {
         let locks = client.lease.locks();
@@ -144,12 +144,12 @@ pub fn enter_callbacks(tree: &Tree, client: &Arc<Client>) {
     });
 }
 
-/// Enters how a target's clients of the run before came back.
+/// Enters the recovery status: how clients of the previous run reconnected to a target.
 pub fn enter_recovery(entries: &Entries<'_, LockService>) {
     entries.show("recovery_status", |locks| recovery_text(locks.recovery_report()));
 }
 
-/// Lustre's form of `recovery_status`.
+/// Formats the report as Lustre's `recovery_status`.
 fn recovery_text(report: Option<RecoveryReport>) -> String {
     let Some(report) = report else { return "status: INACTIVE\n".to_owned() };
     let RecoveryReport { began, took, remaining, expected, completed, given_up } = report;

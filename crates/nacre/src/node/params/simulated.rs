@@ -1,11 +1,11 @@
-//! Service times of a metadata target that is slower than this machine, for measurements: `mdt.*.simulated_service`.
+//! Simulated service times of a slower metadata target, for measurements: `mdt.*.simulated_service`.
 
 use nacre_mds::Mds;
 use nacre_mds::simulated::ServiceTime;
 use nacre_params::Entries;
 use nacre_types::Status;
 
-/// Enters the one of the metadata target whose parameters are below `label`.
+/// Enters the parameter of the metadata target whose parameters are below `label`.
 pub fn enter(mdt: &Entries<'_, Mds>, label: &str) {
     let label = label.to_owned();
     mdt.setting(

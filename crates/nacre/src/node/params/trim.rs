@@ -1,4 +1,4 @@
-//! Parameters of the thread that tells what is below an object target of free space: `obdfilter.*.trim_*`.
+//! Parameters of the thread that reports free space of an object target to its medium: `obdfilter.*.trim_*`.
 
 use nacre_oss::ObjectServer;
 use nacre_params::{Entries, Field, Form, value};
@@ -6,7 +6,7 @@ use nacre_store::object::trim::{TrimSettings, Trimmer};
 use nacre_types::{Status, StatusResult};
 use std::time::Duration;
 
-/// Longest time in milliseconds that there must have been little other work.
+/// Longest idle time to require before a trim, in milliseconds.
 const IDLE_MAX_MS: i64 = 24 * 3600 * 1000;
 
 fn number(text: &str, max: i64) -> StatusResult<u32> {
@@ -70,7 +70,7 @@ const SETTINGS: &[Field<TrimSettings>] = &[
     ),
 ];
 
-/// Bytes per second: `least` or more than the least of a rate.
+/// Parses a rate in bytes per second: `least` or more.
 fn rate(text: &str, least: u64) -> StatusResult<u64> {
     let rate = value::bytes(text, 1)?;
     if rate == least || rate >= TrimSettings::RATE_MIN { Ok(rate) } else { Err(Status::ERANGE) }
@@ -80,7 +80,7 @@ fn trimmer(server: &ObjectServer) -> StatusResult<&Trimmer> {
     server.trimmer().ok_or(Status::ENODEV)
 }
 
-/// Enters those of the target, if it trims.
+/// Enters the parameters of the target, if it trims.
 pub fn enter(target: &Entries<'_, ObjectServer>) {
     if !target.has(|server| server.trimmer().is_some()) {
         return;
