@@ -1,10 +1,10 @@
 //! `lfs`: Lustre's user command, with its grammar, output and exit codes for what NacreFS can do.
 //!
-//! Exit codes: 0 success; an errno for a failure at run time; 4 for a wrong call (what is wrong goes to standard error); 1 for
-//! an unknown sub-command. Source: reference 2 "common rules".
+//! Exit codes: 0 success; an errno for a failure at run time; 4 for a wrong call (the reason is printed on
+//! standard error); 1 for an unknown sub-command.
 //!
-//! `getopt` and `number` read the command line; `mounted` talks to the mount (attributes and ioctls); `view`, `render`,
-//! `table` and `template` make text or read it and touch nothing.
+//! `getopt` and `number` parse the command line; `mounted` talks to the mount (attributes and ioctls);
+//! `view`, `render`, `table` and `template` format or parse text and have no side effects.
 
 mod data;
 mod dirstripe;
@@ -41,14 +41,14 @@ const EXIT_USAGE: i32 = 4;
 /// Exit code of an unknown sub-command.
 const EXIT_UNKNOWN: i32 = 1;
 
-/// Why a command failed.
+/// Failure of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Exit code.
     exit: i32,
-    /// What is printed on standard error; empty if it was printed already.
+    /// Message for standard error; empty if it was already printed.
     message: String,
-    /// Usage of the command, if it was called wrongly.
+    /// Usage of the command, after a wrong call.
     usage: Option<&'static str>,
 }
 
@@ -64,13 +64,13 @@ impl Failure {
         Failure { exit, message, usage: None }
     }
 
-    /// What an error at run time comes to: what was tried, and the C library's words for it.
+    /// Returns the failure for an error at run time: what was tried, and the C library's text for it.
     fn of(error: &io::Error, what: impl std::fmt::Display) -> Failure {
         let errno = errno_of(error);
         Failure::new(errno, format!("{what}: {}", error_text(errno)))
     }
 
-    /// The same with the number.
+    /// Like [`Failure::of`], with the number of the errno.
     fn numbered(error: &io::Error, what: impl std::fmt::Display) -> Failure {
         let errno = errno_of(error);
         Failure::new(errno, format!("{what}: {} ({})", error_text(errno), errno.raw_os_error()))
@@ -86,7 +86,7 @@ impl Failure {
     }
 
     fn report(&self) {
-        // The sentence comes last: what follows it would hide it.
+        // The message comes last: usage text after it would hide it.
         if let Some(usage) = self.usage {
             eprintln!("See 'lfs {} --help'.", name_in(usage));
         }
@@ -96,13 +96,13 @@ impl Failure {
     }
 }
 
-/// The command that a usage is of: `usage: lfs NAME ...`, or the first of several.
+/// Returns the command that a usage is of: `usage: lfs NAME ...`, or the first of several.
 fn name_in(usage: &str) -> &str {
     let word = usage.split_whitespace().nth(2).unwrap_or_default();
     word.split('|').next().unwrap_or(word)
 }
 
-/// A sub-command, which its module describes.
+/// A sub-command; its module documents it.
 struct Command {
     name: &'static str,
     summary: &'static str,
@@ -110,11 +110,11 @@ struct Command {
     run: Run,
 }
 
-/// How a sub-command takes its words.
+/// How a sub-command receives its arguments.
 enum Run {
-    /// As options and operands; `--help` is answered for it.
+    /// As parsed options and operands; `--help` is answered for it.
     Parsed(&'static [OptionSpec], fn(&Parsed) -> Outcome),
-    /// As they are.
+    /// As raw words.
     Words(fn(&[OsString]) -> Outcome),
 }
 
@@ -154,7 +154,7 @@ const COMMANDS: &[Command] = &[
     data::DATA_VERSION,
 ];
 
-/// Lustre's other sub-commands: known, so that they are told from typing errors.
+/// Lustre's other sub-commands, which are reported as unsupported and not as misspelt.
 const NOT_YET: &[&str] = &[
     "rm_entry",
     "rmentry",
@@ -241,7 +241,7 @@ fn help(args: &[OsString]) -> Outcome {
     }
 }
 
-/// Names in columns, as the original prints them for shell completion.
+/// Returns the names in columns, as Lustre prints them for shell completion.
 fn list_commands() -> String {
     let names: Vec<&str> =
         COMMANDS.iter().map(|command| command.name).chain(["help", "exit", "quit"]).collect();
@@ -251,7 +251,7 @@ fn list_commands() -> String {
         .collect()
 }
 
-/// Reads commands from standard input until its end, `exit` or `quit`; the last command's code is the result.
+/// Reads commands from standard input until its end, `exit` or `quit`; returns the last command's exit code.
 fn interactive() -> i32 {
     let prompt = io::stdin().is_terminal();
     let mut code = 0;
@@ -284,7 +284,7 @@ fn parse(
     getopt::parse(args, specs).map_err(|message| Failure::usage(format!("lfs {name}: {message}"), usage))
 }
 
-/// Refuses a call without operands, in these words.
+/// Refuses a call without operands, with the message `missing`.
 fn check_operands(parsed: &Parsed, missing: &str, usage: &'static str) -> Outcome {
     match parsed.operands.is_empty() {
         true => Err(Failure::usage(missing.to_owned(), usage)),
@@ -292,7 +292,7 @@ fn check_operands(parsed: &Parsed, missing: &str, usage: &'static str) -> Outcom
     }
 }
 
-/// Runs `work` for each path, reports each failure, and ends with the first one's code.
+/// Runs `work` for each path, reports each failure, and returns the first one's code.
 fn for_each(paths: &[OsString], mut work: impl FnMut(&Path) -> Outcome) -> Outcome {
     let mut first: Option<Failure> = None;
     for path in paths {
@@ -309,7 +309,7 @@ fn print_usage(usage: &str) -> Outcome {
     Ok(())
 }
 
-/// Prints to standard output. A reader that has gone away (`| head`) is no failure worth a message.
+/// Prints to standard output. A closed pipe (`| head`) is not reported.
 fn print(text: &str) {
     let mut out = io::stdout().lock();
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
@@ -317,16 +317,16 @@ fn print(text: &str) {
     }
 }
 
-/// A directory stays open while what is in it is walked: as many levels as the system allows.
+/// Raises the limit of open files: a walk keeps one directory open for each level.
 fn allow_many_open_directories() {
     let resource = rustix::process::Resource::Nofile;
     let mut limit = rustix::process::getrlimit(resource);
     limit.current = limit.maximum;
-    // Without it the default has to do.
+    // If it fails, the default limit applies.
     let _ = rustix::process::setrlimit(resource, limit);
 }
 
-/// The errno of an error, `EIO` where it has none.
+/// Returns the errno of an error, `EIO` where it has none.
 fn errno_of(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }

@@ -1,4 +1,4 @@
-//! `lfs data_version` and `lfs swap_layouts`. Source: reference 2.12.
+//! `lfs data_version` and `lfs swap_layouts`.
 
 use super::getopt::{self, Parsed, Takes, opt};
 use super::mounted::{self, ask_file};
@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::path::Path;
 
-/// What `--help` and a wrong call print.
+/// Text of `--help` and of a wrong call of `lfs data_version`.
 const VERSION_USAGE: &str = "\
 usage: lfs data_version [-n | -r | -w] FILE
   -n  the version of what is on the OSTs, without writing out anything
@@ -18,14 +18,14 @@ usage: lfs data_version [-n | -r | -w] FILE
 Example: lfs data_version /mnt/nacre/file
 ";
 
-/// What `--help` and a wrong call print.
+/// Text of `--help` and of a wrong call of `lfs swap_layouts`.
 const SWAP_USAGE: &str = "\
 usage: lfs swap_layouts [-n] FILE1 FILE2
   -n  even if the data of a file changes meanwhile
 Example: lfs swap_layouts /mnt/nacre/a /mnt/nacre/b
 ";
 
-/// The command.
+/// Entry of `lfs data_version` in the table of commands.
 pub const DATA_VERSION: Command = Command {
     name: "data_version",
     summary: "version of the data of a file",
@@ -60,7 +60,7 @@ fn data_version(parsed: &Parsed) -> Outcome {
     Ok(())
 }
 
-/// The command.
+/// Entry of `lfs swap_layouts` in the table of commands.
 pub const SWAP_LAYOUTS: Command = Command {
     name: "swap_layouts",
     summary: "exchange the data of two files",

@@ -1,4 +1,4 @@
-//! `lfs mkdir`, `lfs setdirstripe`, `lfs getdirstripe` and `lfs unlink_foreign`. Source: reference 2.3 and 2.12.
+//! `lfs mkdir`, `lfs setdirstripe`, `lfs getdirstripe` and `lfs unlink_foreign`.
 
 mod make;
 mod show;
@@ -15,14 +15,14 @@ use std::path::Path;
 pub use make::{MKDIR, SETDIRSTRIPE};
 pub use show::{GETDIRSTRIPE, show};
 
-/// What `--help` and a wrong call of `lfs unlink_foreign` print.
+/// Text of `--help` and of a wrong call of `lfs unlink_foreign`.
 const UNLINK_USAGE: &str = "\
 usage: lfs unlink_foreign FILE|DIR...
 Removes files and directories with a foreign layout, and no others.
 Example: lfs unlink_foreign /mnt/nacre/foreign
 ";
 
-/// The command.
+/// Entry of `lfs unlink_foreign` in the table of commands.
 pub const UNLINK_FOREIGN: Command = Command {
     name: "unlink_foreign",
     summary: "remove files and directories with foreign layouts",

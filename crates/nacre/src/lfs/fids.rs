@@ -1,4 +1,4 @@
-//! The commands about FIDs: `path2fid`, `fid2path`, `rmfid`; and `getsom`. Source: reference 2.12 and 4.27.
+//! Commands about FIDs: `path2fid`, `fid2path`, `rmfid`; and `getsom`.
 
 use super::getopt::{self, Parsed, Takes, long, opt};
 use super::mounted::{self, Mounted};
@@ -40,12 +40,12 @@ usage: lfs getsom [-s] [-b] [-f] FILE...
 Example: lfs getsom /mnt/nacre/file
 ";
 
-/// The MDT's size is right: nobody has written since.
+/// The MDT's size is exact: no client has written since.
 const SOM_STRICT: u32 = 1;
-/// It is what somebody said when it was last heard of.
+/// The MDT's size is the last one that a client reported.
 const SOM_LAZY: u32 = 4;
 
-/// The command.
+/// Entry of `lfs path2fid` in the table of commands.
 pub const PATH2FID: Command = Command {
     name: "path2fid",
     summary: "FID of a path",
@@ -74,7 +74,7 @@ fn path2fid(parsed: &Parsed) -> Outcome {
     })
 }
 
-/// `[FID]/name` for each name of a file, with tabs between.
+/// Returns `[FID]/name` for each name of a file, separated by tabs.
 fn parents_of(path: &Path, fid: &Fid) -> io::Result<String> {
     let place = if path.is_dir() { path } else { mounted::directory_of(path) };
     let mount = Mounted::open(place)?;
@@ -88,7 +88,7 @@ fn parents_of(path: &Path, fid: &Fid) -> io::Result<String> {
     Ok(names.join("\t"))
 }
 
-/// The command.
+/// Entry of `lfs fid2path` in the table of commands.
 pub const FID2PATH: Command = Command {
     name: "fid2path",
     summary: "paths of a FID",
@@ -119,7 +119,7 @@ fn fid2path(parsed: &Parsed) -> Outcome {
             Err(Failure::usage(format!("lfs fid2path: invalid {what} number '{text}'"), FID2PATH_USAGE))
         }
     };
-    // Records of changes move names; there is no other time than now to tell names of.
+    // The record number selects a time in a changelog; NacreFS has only the current names.
     number('r', "record")?;
     let only = number('l', "link")?;
     let mount = by_name_or_path(device, "fid2path")?;
@@ -130,7 +130,7 @@ fn fid2path(parsed: &Parsed) -> Outcome {
         let paths = opened
             .paths_of(&fid, only)
             .map_err(|error| Failure::of(&error, format!("lfs fid2path: cannot find '{fid}'")))?;
-        // Lustre prints the number of the link that comes next, and that of the last one for the last.
+        // Lustre prints the number of the following link, and for the last link its own.
         let last = only.unwrap_or(0) + (paths.len() as u32).saturating_sub(1);
         for (next, path) in (only.unwrap_or(0) + 1..).zip(paths) {
             let link = next.min(last);
@@ -148,7 +148,7 @@ fn fid2path(parsed: &Parsed) -> Outcome {
     })
 }
 
-/// The command.
+/// Entry of `lfs rmfid` in the table of commands.
 pub const RMFID: Command = Command {
     name: "rmfid",
     summary: "remove files by FID",
@@ -179,12 +179,12 @@ fn device_and_fids<'a>(
     }
 }
 
-/// The FID that a word of the command line is.
+/// Parses a FID from a word of the command line.
 ///
 /// # Errors
-/// `EINVAL` if it is none.
+/// `EINVAL` if it is not a FID.
 pub fn parse_fid(word: &Path, command: &str) -> Result<Fid, Failure> {
-    // Paths of the form .lustre/fid/[..] name a FID as well.
+    // Paths of the form `.lustre/fid/[..]` name a FID as well.
     let text = word.file_name().and_then(|name| name.to_str()).unwrap_or("");
     text.parse().map_err(|_| {
         let message = format!("lfs {command}: bad FID format '{}', should be [seq:oid:ver]", word.display());
@@ -192,7 +192,7 @@ pub fn parse_fid(word: &Path, command: &str) -> Result<Fid, Failure> {
     })
 }
 
-/// The command.
+/// Entry of `lfs getsom` in the table of commands.
 pub const GETSOM: Command = Command {
     name: "getsom",
     summary: "sizes as the MDT has them",

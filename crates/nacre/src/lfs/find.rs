@@ -1,7 +1,8 @@
-//! `lfs find`: lists files by attributes and layouts. Source: reference 2.6.
+//! `lfs find`: lists files by attributes and layouts.
 //!
-//! `args` reads the command line, `query` makes conditions of it, `predicate` and `layout` judge entries, `format` prints
-//! them; all of them are pure. `walk` goes through the trees, a page of a directory per request.
+//! `args` parses the command line, `query` builds conditions from it, `predicate` and `layout` test entries,
+//! `format` prints them; all of them are pure. `walk` traverses the trees, one page of a directory per
+//! request.
 
 mod args;
 mod format;
@@ -29,7 +30,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use walk::{Directory, Walk};
 
-/// What `--help` and a wrong call print.
+/// Text of `--help` and of a wrong call.
 const USAGE: &str = "\
 usage: lfs find DIR|FILE... [[!] PREDICATE]...
   All predicates must hold; '!' turns the next one round. +N is more, -N less, N equal.
@@ -52,7 +53,7 @@ usage: lfs find DIR|FILE... [[!] PREDICATE]...
 Example: lfs find /mnt/nacre -type f -size +1G --stripe-count 1
 ";
 
-/// The command.
+/// Entry of `lfs find` in the table of commands.
 pub const COMMAND: Command = Command {
     name: "find",
     summary: "list files by attributes and layouts",
@@ -76,13 +77,13 @@ fn run(args: &[OsString]) -> Outcome {
     super::for_each(&query.paths, |path| search(&query, path))
 }
 
-/// The message and code for a path.
+/// Returns the message and exit code for a path.
 fn failure(path: &[u8], errno: Errno) -> Failure {
     let path = OsStr::from_bytes(path).display();
     Failure::new(errno, format!("lfs: failed for '{path}': {}", super::error_text(errno)))
 }
 
-/// Names of the targets of the file system that the first path is on.
+/// Target names of the file system that contains the first path.
 struct NamesOf(Vec<OsString>);
 
 impl Targets for NamesOf {
@@ -104,7 +105,7 @@ impl Targets for NamesOf {
     }
 }
 
-/// One path of the command line.
+/// Searches one path of the command line.
 fn search(query: &Query, path: &Path) -> Outcome {
     let bytes = path.as_os_str().as_bytes();
     let fail = |error: io::Error| failure(bytes, super::errno_of(&error));
@@ -131,13 +132,13 @@ fn search(query: &Query, path: &Path) -> Outcome {
     }
 }
 
-/// What a path of the command line leads to.
+/// Entry that a path of the command line names.
 struct Root {
     mount: Mounted,
-    /// The directory that it is in.
+    /// Directory that contains it.
     parent: OwnedFd,
     entry: Listed,
-    /// Open if it is one, even through a symbolic link.
+    /// Open directory, if it is one, even through a symbolic link.
     directory: Option<OwnedFd>,
 }
 
@@ -162,7 +163,8 @@ impl Root {
         }
         let open = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = is_dir.then(|| rustix::fs::open(path, open, Mode::empty())).transpose()?;
-        // Through a symbolic link, and where the path has no last part, the directory is its own place.
+        // A directory reached through a symbolic link, or by a path without a last component, stands for its
+        // own parent.
         let named = path.file_name().filter(|_| !is_dir || !path.is_symlink());
         let place = if named.is_some() { mounted::directory_of(path) } else { path };
         let name = CString::new(named.map_or(&b"."[..], OsStr::as_bytes))?;
@@ -172,7 +174,7 @@ impl Root {
     }
 }
 
-/// Four per MDT, up to half of the CPUs, as Lustre has it.
+/// Returns the default number of threads: four per MDT, up to half of the CPUs, as in Lustre.
 fn default_threads(mount: &Mounted) -> usize {
     let mdts = mount
         .targets()

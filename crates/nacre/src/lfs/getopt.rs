@@ -1,5 +1,5 @@
-//! Command lines as `getopt_long` reads them, because scripts rely on its rules: options and operands in any order,
-//! values glued or apart, long names abbreviated as long as they stay unique, `--` ends the options.
+//! Command lines as `getopt_long` parses them, because scripts rely on its rules: options and operands in any
+//! order, values attached or separate, long names abbreviated while they stay unique, `--` ends the options.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -7,65 +7,65 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// Whether an option takes a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Takes {
-    /// Never.
+    /// Never takes a value.
     Nothing,
-    /// Always: glued, after `=`, or the next word.
+    /// Always takes a value: attached, after `=`, or the next word.
     Value,
-    /// Only glued or after `=`.
+    /// May take a value, attached or after `=`.
     MaybeValue,
 }
 
-/// One option. Several entries may share a `key`: other names for the same thing.
+/// An option. Several entries may share a `key`: aliases.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionSpec {
-    /// What the program asks for; the short letter where there is one.
+    /// Key by which the program queries it; the short letter where there is one.
     pub key: char,
     /// One-letter form.
     pub short: Option<char>,
     /// Long form without dashes; empty if there is none.
     pub long: &'static str,
-    /// Value or not.
+    /// Whether it takes a value.
     pub takes: Takes,
 }
 
-/// An option with a short letter that is also its key.
+/// Returns an option with a short letter that is also its key.
 pub const fn opt(short: char, long: &'static str, takes: Takes) -> OptionSpec {
     OptionSpec { key: short, short: Some(short), long, takes }
 }
 
-/// A long name only.
+/// Returns an option with a long name only.
 pub const fn long(key: char, long: &'static str, takes: Takes) -> OptionSpec {
     OptionSpec { key, short: None, long, takes }
 }
 
-/// The option that every command has, where its short letter means nothing else.
+/// The help option of every command whose short letter is not taken.
 pub const HELP: OptionSpec = OptionSpec { key: '?', ..opt('h', "help", Takes::Nothing) };
 
-/// What was found: options in order with their values, then operands in order.
+/// Parsed arguments: options in order with their values, then operands in order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Parsed {
-    /// (key, value) in the order given.
+    /// Pairs of key and value in the order given.
     pub options: Vec<(char, Option<String>)>,
-    /// Everything else.
+    /// Operands in the order given.
     pub operands: Vec<OsString>,
 }
 
 impl Parsed {
-    /// True if the option was given.
+    /// Returns true if the option was given.
     pub fn has(&self, key: char) -> bool {
         self.options.iter().any(|(k, _)| *k == key)
     }
 
-    /// Value of the option's last occurrence.
+    /// Returns the value of the option's last occurrence.
     pub fn value(&self, key: char) -> Option<&str> {
         self.options.iter().rev().find(|(k, _)| *k == key).and_then(|(_, v)| v.as_deref())
     }
 }
 
-/// Reads `args`, which do not contain the command's own name.
+/// Parses `args`, which do not include the command's own name.
 ///
 /// # Errors
-/// What `getopt_long` prints after `PROGRAM: `.
+/// The message that `getopt_long` prints after `PROGRAM: `.
 pub fn parse(args: &[OsString], specs: &[OptionSpec]) -> Result<Parsed, String> {
     let mut parsed = Parsed::default();
     let mut words = args.iter();
@@ -112,9 +112,9 @@ fn parse_long<'a>(
     }
 }
 
-/// The option with this exact name, or the only one (by key) that begins with it.
+/// Returns the option with this exact name, or the only one (by key) that starts with it.
 fn find_long<'a>(name: &str, specs: &'a [OptionSpec]) -> Result<&'a OptionSpec, String> {
-    // `--comp-x` and `--component-x` are the same everywhere.
+    // `--comp-x` and `--component-x` are aliases.
     let other = name.strip_prefix("comp-").map(|rest| format!("component-{rest}"));
     let is = |spec: &&OptionSpec, name: &str| !spec.long.is_empty() && spec.long == name;
     if let Some(spec) = specs.iter().find(|s| is(s, name) || other.as_deref().is_some_and(|o| is(s, o))) {
@@ -166,7 +166,7 @@ fn parse_short<'a>(
     Ok(())
 }
 
-/// Words of a line, split at blanks; for the interactive mode.
+/// Splits a line into words at blanks, for the interactive mode.
 pub fn words_of(line: &[u8]) -> Vec<OsString> {
     line.split(|b| b.is_ascii_whitespace())
         .filter(|word| !word.is_empty())

@@ -1,4 +1,4 @@
-//! `lfs getstripe`: shows layouts of files and default layouts of directories. Source: reference 2.2.
+//! `lfs getstripe`: shows layouts of files and default layouts of directories.
 
 mod options;
 
@@ -23,7 +23,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What `--help` and a wrong call print.
+/// Text of `--help` and of a wrong call.
 const USAGE: &str = "\
 usage: lfs getstripe [OPTIONS] FILE|DIR...
   -c -S -i -L -g -p -z -m -F only stripe count, size, index, pattern, layout generation, pool, step of
@@ -92,10 +92,10 @@ const OPTIONS: &[OptionSpec] = &[
 ];
 
 const NAME: &str = "lfs getstripe";
-/// Bytes of output that are gathered.
+/// Bytes of output to buffer.
 const OUTPUT_BYTES: usize = 64 << 10;
 
-/// The command.
+/// Entry of `lfs getstripe` in the table of commands.
 pub const COMMAND: Command =
     Command { name: "getstripe", summary: "show layouts", usage: USAGE, run: Run::Words(run) };
 
@@ -129,14 +129,15 @@ struct Show {
     follow: bool,
     ost: Option<String>,
     filter: Filter,
-    /// What is to be printed.
+    /// Buffered output.
     out: RefCell<String>,
 }
 
 impl Show {
-    /// One path of the command line.
+    /// Shows one path of the command line.
     fn argument(&self, path: &Path) -> Outcome {
-        // A link that is named leads to a directory, or has no layout: Lustre asks for the name that it is given.
+        // An argument that is a symbolic link is followed for its type; a link to a file shows no layout:
+        // Lustre queries the name as given.
         let metadata = fs::metadata(path).map_err(|error| failed(path, &error))?;
         let place = match metadata.is_dir() {
             true => path,
@@ -168,7 +169,7 @@ impl Show {
         shown
     }
 
-    /// A file that was not found in a listing, which may be in another directory than the path tells.
+    /// Shows a file outside a listing; it may be in another directory than its path shows.
     fn file_by_path(&self, mount: &Mounted, path: &Path, facts: &Facts, style: &Style) -> Outcome {
         let fail = |error: io::Error| not_ours_or_failed(path, &error);
         let own = mounted::layout_of(path).map_err(fail)?;
@@ -182,7 +183,7 @@ impl Show {
         self.file(mount, path, own, inherited.as_deref(), facts, style, false)
     }
 
-    /// What can have no layout: a link, a device, a pipe, a socket.
+    /// Shows an entry that cannot have a layout: a link, a device, a pipe, a socket.
     fn nothing(&self, path: &Path, facts: &Facts, style: &Style) -> Outcome {
         let shown = path.display().to_string();
         if self.json {
@@ -193,14 +194,15 @@ impl Show {
         Ok(())
     }
 
-    /// A link in a directory: what it leads to, unless links are not followed. One that leads nowhere is left out.
+    /// Shows a symbolic link in a directory: its target, unless links are not followed. A dangling link is
+    /// left out.
     fn link(&self, mount: &Mounted, path: &Path, facts: &Facts, style: &Style) -> Outcome {
         let index_only = style.fields.has(Fields::MDT_INDEX);
         if !self.follow {
             return if index_only { Ok(()) } else { self.nothing(path, facts, style) };
         }
         let Ok(target) = fs::metadata(path) else { return Ok(()) };
-        // It may lead out of the file system.
+        // The link may lead to another file system.
         let Ok(facts) = self.facts(path) else { return self.nothing(path, facts, style) };
         if index_only {
             self.mdt_index(path, &facts);
@@ -215,7 +217,7 @@ impl Show {
         Ok(())
     }
 
-    /// A directory, and what is in it if that is wanted.
+    /// Shows a directory, and its entries if the level includes them.
     fn tree(
         &self,
         mount: &Mounted,
@@ -237,7 +239,7 @@ impl Show {
         self.children(mount, path, &mut listing, own.as_deref(), style)
     }
 
-    /// Gathers text: a tree has many files.
+    /// Buffers text: a tree has many files.
     fn print(&self, text: &str) {
         self.out.borrow_mut().push_str(text);
         if self.out.borrow().len() >= OUTPUT_BYTES {
@@ -249,7 +251,7 @@ impl Show {
         super::print(&std::mem::take(&mut *self.out.borrow_mut()));
     }
 
-    /// What is in a directory, `own` being its default layout.
+    /// Shows the entries of a directory; `own` is its default layout.
     fn children(
         &self,
         mount: &Mounted,
@@ -297,7 +299,7 @@ impl Show {
                         self.directory(mount, &path, layout.clone(), &facts, style)?;
                         self.children(mount, &path, &mut below, layout.as_deref(), style)?;
                     }
-                    // Somebody else may remove what was just listed.
+                    // Another process may remove an entry after it was listed.
                     Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => {}
                     Err(error) => return fail(&path, &error),
                 }
@@ -309,7 +311,7 @@ impl Show {
         }
     }
 
-    /// The MDT alone, with the path where everything was asked for.
+    /// Shows the MDT alone, with the path where all fields are requested.
     fn mdt_index(&self, path: &Path, facts: &Facts) {
         let index = render::index_text(u32::from(facts.mdt_index), self.style.hex_index);
         self.print(&match self.style.fields.has(Fields::DETAIL) {
@@ -318,7 +320,8 @@ impl Show {
         });
     }
 
-    /// A file with its layout, if it has one, and what it inherits if it has none; `listed` if it was found in a directory.
+    /// Shows a file with its layout, or the inherited one if it has none; `listed` if it was found in a
+    /// directory.
     fn file(
         &self,
         mount: &Mounted,
@@ -342,7 +345,7 @@ impl Show {
                 }
                 return Ok(());
             }
-            // Never written: it will get what its directory says then.
+            // Never written: the first write gives it the default of its directory at that time.
             None => {
                 let own = inherited.map_or_else(|| mount.default_layout(), |bytes| Ok(bytes.to_vec()));
                 as_of_file(&facts.fid, own.map_err(|error| failed(path, &error))?)
@@ -431,12 +434,13 @@ impl Show {
     }
 }
 
-/// What a file's layout is shown with.
+/// Returns the owner under which a file's layout is shown.
 fn owner<'a>(path: &'a str, facts: &'a Facts) -> Owner<'a> {
     Owner { path, facts, is_directory: false, is_inherited: false }
 }
 
-/// A directory's components as those of a file that is made there, with ids; other wishes as they are.
+/// Returns a directory's components as those of a file that is created in it, with ids; other templates
+/// unchanged.
 fn as_of_file(fid: &Fid, bytes: Vec<u8>) -> Vec<u8> {
     match user::decode_wish(&bytes) {
         Ok(wish @ Wish::Composite(_)) => user::encode_layout(fid, &wish.to_layout(&LayoutSpec::default())),

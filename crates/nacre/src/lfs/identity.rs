@@ -1,14 +1,15 @@
-//! Names of users, groups and projects, and their numbers.
+//! Names and numbers of users, groups and projects.
 
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::fs;
 
-/// Largest buffer for an entry of the user or group data base; groups with more members have no name here.
+/// Largest buffer for an entry of the user or group database, in bytes; larger groups are shown without a
+/// name.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 
-/// Which data base.
+/// Database to look up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// Users.
@@ -17,7 +18,7 @@ pub enum Kind {
     Group,
 }
 
-/// Number of a user or group given by name or number.
+/// Returns the number of a user or group given by name or number.
 pub fn id_of(kind: Kind, text: &str) -> Option<u32> {
     if let Ok(number) = text.parse() {
         return Some(number);
@@ -25,7 +26,8 @@ pub fn id_of(kind: Kind, text: &str) -> Option<u32> {
     let name = CString::new(text).ok()?;
     match kind {
         Kind::User => with_buffer(|buffer, result: &mut *mut libc::passwd, entry: &mut libc::passwd| {
-            // SAFETY: the name ends with NUL, the buffer has its length, the other pointers are to live variables.
+            // SAFETY: the name ends with NUL, the buffer has its length, the other pointers are to live
+            // variables.
             unsafe { libc::getpwnam_r(name.as_ptr(), entry, buffer.as_mut_ptr(), buffer.len(), result) }
         })
         .map(|(entry, _)| entry.pw_uid),
@@ -37,14 +39,14 @@ pub fn id_of(kind: Kind, text: &str) -> Option<u32> {
     }
 }
 
-/// Calls `find` with growing buffers. Gives the entry and the buffer that its pointers lead into.
+/// Calls `find` with growing buffers. Returns the entry and the buffer that its pointers refer to.
 fn with_buffer<T>(
     find: impl Fn(&mut [libc::c_char], &mut *mut T, &mut T) -> libc::c_int,
 ) -> Option<(T, Vec<libc::c_char>)> {
     let mut size = 4096;
     loop {
         let mut buffer: Vec<libc::c_char> = vec![0; size];
-        // SAFETY: used with `passwd` and `group` only: numbers and pointers, for which all bytes zero are valid.
+        // SAFETY: used with `passwd` and `group` only: numbers and pointers, for which zero bytes are valid.
         let mut entry: T = unsafe { std::mem::zeroed() };
         let mut result = std::ptr::null_mut();
         match find(&mut buffer, &mut result, &mut entry) {
@@ -55,14 +57,14 @@ fn with_buffer<T>(
     }
 }
 
-/// Names of users and groups that were looked up, since each takes a search of files or a network request.
+/// Cache of names of users and groups, since each lookup takes a search of files or a network request.
 #[derive(Debug, Default)]
 pub struct Names {
     known: HashMap<(Kind, u32), String>,
 }
 
 impl Names {
-    /// The name of a user or group, its number if it has none.
+    /// Returns the name of a user or group, or its number if it has none.
     pub fn of(&mut self, kind: Kind, id: u32) -> &str {
         self.known.entry((kind, id)).or_insert_with(|| name_of(kind, id).unwrap_or_else(|| id.to_string()))
     }
@@ -70,7 +72,8 @@ impl Names {
 
 fn name_of(kind: Kind, id: u32) -> Option<String> {
     let text = |name: *const libc::c_char| {
-        // SAFETY: the name is a NUL-terminated string in the buffer, which lives as long as this closure's caller holds it.
+        // SAFETY: the name is a NUL-terminated string in the buffer, which lives as long as this closure's
+        // caller holds it.
         unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
     };
     match kind {
@@ -93,21 +96,22 @@ fn name_of(kind: Kind, id: u32) -> Option<String> {
     }
 }
 
-/// Number of a project: a number, a name of `/etc/projid`, or `u:USER` or `g:GROUP` for the number of that user or group.
+/// Parses a project: a number, a name of `/etc/projid`, or `u:USER` or `g:GROUP` for the number of that user
+/// or group.
 pub fn project_of(text: &str) -> Option<u32> {
     match text.split_once(':') {
         Some(("u" | "user", name)) => return id_of(Kind::User, name),
         Some(("g" | "group", name)) => return id_of(Kind::Group, name),
         _ => {}
     }
-    // The largest number is no project.
+    // The largest number is reserved.
     if let Ok(number) = text.parse::<u32>() {
         return Some(number).filter(|number| *number != u32::MAX);
     }
     find_project(&fs::read_to_string("/etc/projid").ok()?, text)
 }
 
-/// The number of a name in the text of a projid(5) file.
+/// Returns the number of a name in the text of a projid(5) file.
 fn find_project(file: &str, name: &str) -> Option<u32> {
     file.lines()
         .filter_map(|line| line.split_once(':'))

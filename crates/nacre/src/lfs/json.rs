@@ -1,4 +1,4 @@
-//! `--json`: what commands report, for programs. Sizes are bytes; what is not known is null.
+//! `--json`: output of commands for programs. Sizes are bytes; unknown values are null.
 
 use super::getopt::{OptionSpec, Takes, long};
 use super::mounted::TargetRow;
@@ -10,7 +10,7 @@ use nacre_types::TargetKind;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// The option.
+/// The option `--json`.
 pub const OPTION: OptionSpec = long('J', "json", Takes::Nothing);
 
 /// Prints a document on lines of its own.
@@ -18,7 +18,7 @@ pub fn print(value: &Value) {
     super::print(&format!("{value:#}\n"));
 }
 
-/// Targets of a mounted file system, without their space.
+/// Returns the targets of a mounted file system, without their space.
 pub fn targets(fsname: &str, mount_point: &Path, rows: &[TargetRow]) -> Value {
     let targets = rows.iter().map(|row| target(fsname, row));
     json!({
@@ -32,7 +32,7 @@ fn target(fsname: &str, row: &TargetRow) -> Value {
     json!({ "uuid": row.target.uuid(fsname), "index": row.target.index, "active": row.active })
 }
 
-/// Targets with their space.
+/// Returns the targets with their space.
 pub fn space(fsname: &str, mount_point: &Path, rows: &[TargetRow]) -> Value {
     let targets = rows.iter().map(|row| {
         let mut value = target(fsname, row);
@@ -59,13 +59,13 @@ pub fn space(fsname: &str, mount_point: &Path, rows: &[TargetRow]) -> Value {
     })
 }
 
-/// What a layout belongs to.
+/// File or directory that a layout belongs to.
 pub struct Owner<'a> {
     pub path: &'a str,
     pub facts: &'a Facts,
-    /// A directory: the layout is that of new files in it.
+    /// It is a directory: the layout is that of new files in it.
     pub is_directory: bool,
-    /// It says nothing itself.
+    /// It has no layout of its own.
     pub is_inherited: bool,
 }
 
@@ -81,18 +81,18 @@ impl Owner<'_> {
         })
     }
 
-    /// A line with a layout, or without one.
+    /// Returns a line with a layout, or without one.
     pub fn line(&self, view: Option<&View>) -> String {
         format!("{}\n", self.with(view.map(layout).unwrap_or_default()))
     }
 
-    /// A line with a foreign layout.
+    /// Returns a line with a foreign layout.
     pub fn foreign_line(&self, foreign: &Foreign) -> String {
         format!("{}\n", self.with(self::foreign(foreign)))
     }
 }
 
-/// A layout with stripes.
+/// Returns a layout with stripes.
 pub fn layout(view: &View) -> Value {
     let view = match view {
         View::Plain(layout) => return plain(layout),
@@ -116,7 +116,7 @@ pub fn layout(view: &View) -> Value {
     })
 }
 
-/// A foreign layout.
+/// Returns a foreign layout.
 pub fn foreign(foreign: &Foreign) -> Value {
     json!({
         "foreign_type": foreign.kind,
@@ -139,7 +139,7 @@ fn plain(layout: &LayoutView) -> Value {
     })
 }
 
-/// Name of a directory's hash; null for none.
+/// Returns the name of a directory's hash; null for none.
 pub fn hash_name(hash: u32) -> Value {
     let known = u16::try_from(hash & 0xffff).ok().and_then(DirHash::from_number);
     known.map(|hash| hash.name().to_owned()).into()

@@ -1,11 +1,11 @@
-//! `lfs ladvise`: says what will become of data. Source: reference 2.12.
+//! `lfs ladvise`: gives advice about future access to data.
 
 use super::getopt::{self, OptionSpec, Parsed, Takes, opt};
 use super::number::parse_bytes;
 use super::{Command, Failure, Outcome, Run, mounted};
 use nacre_types::ioctl::Advise;
 
-/// What `--help` and a wrong call print.
+/// Text of `--help` and of a wrong call.
 const USAGE: &str = "\
 usage: lfs ladvise -a ADVICE [-s START] [-e END | -l LENGTH] [-m READ|WRITE] [-b] FILE...
   -a, --advice ADVICE   willread: the servers start to read the range into their memory
@@ -32,11 +32,11 @@ const OPTIONS: &[OptionSpec] = &[
     getopt::HELP,
 ];
 
-/// Lustre's words for advice; the place of each, from 1, is its number.
+/// Lustre's words for advice; the position of each, from 1, is its number.
 const ADVICE: [&str; 5] = ["willread", "dontneed", "locknoexpand", "lockahead", "ahead"];
 const LOCKAHEAD: u16 = 4;
 
-/// The command.
+/// Entry of `lfs ladvise` in the table of commands.
 pub const COMMAND: Command = Command {
     name: "ladvise",
     summary: "say what will become of data",

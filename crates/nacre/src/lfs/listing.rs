@@ -1,4 +1,5 @@
-//! Directories with the attributes and layouts of their entries, a page per request: what `find` and `getstripe -r` walk.
+//! Listings of directories with attributes and layouts of the entries, a page per request, for `find` and
+//! `getstripe -r`.
 
 use super::mounted;
 use nacre_types::ioctl::ScanWanted;
@@ -12,28 +13,28 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Its name.
+    /// Name of the entry.
     pub name: CString,
-    /// Its kind.
+    /// Kind of file.
     pub kind: FileKind,
-    /// Its attributes; `None` if it was removed meanwhile.
+    /// Attributes; `None` if it was removed meanwhile.
     pub attr: Option<Attr>,
-    /// Its layout.
+    /// Layout, if it was requested.
     pub layout: OwnLayout,
 }
 
 /// The layout of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnLayout {
-    /// It has none, or it was not asked for.
+    /// The entry has none, or it was not requested.
     None,
-    /// Bytes of `lustre.lov`.
+    /// Value of `lustre.lov`.
     Bytes(Vec<u8>),
-    /// To be had from `lustre.lov` alone.
+    /// Too long for a page: available from `lustre.lov` only.
     TooLong,
 }
 
-/// An open directory that is being listed.
+/// An open directory during a listing.
 #[derive(Debug)]
 pub struct Listing {
     directory: OwnedFd,
@@ -44,7 +45,7 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Opens the directory `name` in `parent` for listing; not through a symbolic link.
+    /// Opens the directory `name` in `parent` for listing; symbolic links are not followed.
     ///
     /// # Errors
     /// Those of openat(2).
@@ -53,20 +54,20 @@ impl Listing {
         Ok(Listing::of(rustix::fs::openat(parent, name, flags, Mode::empty())?, wanted))
     }
 
-    /// Lists an open directory from its beginning.
+    /// Lists an open directory from its start.
     pub fn of(directory: OwnedFd, wanted: ScanWanted) -> Listing {
         Listing { directory, wanted, cookie: 0, end: false, page: Vec::new().into_iter() }
     }
 
-    /// The directory.
+    /// Returns the open directory.
     pub fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
 
-    /// The next entry; `None` behind the last.
+    /// Returns the next entry; `None` after the last.
     ///
     /// # Errors
-    /// `ENOTTY` if the directory is not on NacreFS; what the mount answers.
+    /// `ENOTTY` if the directory is not on NacreFS; errors of the mount.
     pub fn next_entry(&mut self) -> io::Result<Option<Listed>> {
         loop {
             if let Some(entry) = self.page.next() {
@@ -95,14 +96,14 @@ impl Listing {
         }
     }
 
-    /// A path that leads to an entry, for calls that take no descriptor.
+    /// Returns a path to an entry, for calls that take no descriptor.
     pub fn path_of(&self, name: &CStr) -> Vec<u8> {
         let mut path = format!("/proc/self/fd/{}/", self.directory.as_raw_fd()).into_bytes();
         path.extend_from_slice(name.to_bytes());
         path
     }
 
-    /// The layout of an entry that did not fit into a page.
+    /// Reads the layout of an entry that did not fit into a page.
     ///
     /// # Errors
     /// Those of lgetxattr(2).
@@ -110,7 +111,7 @@ impl Listing {
         mounted::layout_of_link(&self.path_of(name))
     }
 
-    /// Asks for what writers of an entry know better than the MDT.
+    /// Refreshes the attributes for which the writers of an entry, and not the MDT, have the newest values.
     ///
     /// # Errors
     /// Those of statx(2).
@@ -125,7 +126,7 @@ impl Listing {
     }
 }
 
-/// What statx(2) says as attributes; the project is not in it.
+/// Returns the result of statx(2) as attributes, without the project.
 pub fn attr_of(found: &Statx, fid: Fid) -> Attr {
     let time = |stamp: &rustix::fs::StatxTimestamp| Timestamp::new(stamp.tv_sec, stamp.tv_nsec);
     Attr {

@@ -1,4 +1,4 @@
-//! `lfs migrate`: moves the data of files to other objects. Source: reference 2.4.
+//! `lfs migrate`: moves the data of files to other objects.
 
 mod auto;
 pub mod directory;
@@ -21,7 +21,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What `--help` and a wrong call print.
+/// Text of `--help` and of a wrong call.
 const USAGE: &str = "\
 usage: lfs migrate [LAYOUT OPTIONS] [-b | -n] [-v] [-W RATE] [--stats] [--stats-interval SECONDS] FILE...
        lfs migrate [OPTIONS] --files-from LIST | -0
@@ -91,28 +91,28 @@ const OPTIONS: &[OptionSpec] = &[
     opt('H', "mdt-hash", Takes::Value),
     opt('d', "directory", Takes::Nothing),
     long('Z', "clear-fixed", Takes::Nothing),
-    // Known to Lustre, named in the refusal.
+    // Options of Lustre that are refused by name.
     opt('N', "mirror-count", Takes::MaybeValue),
     opt('x', "xattr", Takes::Value),
     long('5', "foreign", Takes::MaybeValue),
 ];
 
-/// Time between two lines of `--stats` unless another one is wanted.
+/// Default interval between two lines of `--stats`.
 const STATS_EVERY: Duration = Duration::from_secs(5);
 
-/// Where the new layout comes from.
+/// Source of the new layout.
 enum Source {
     Options(Wish),
-    /// The file itself, on other OSTs.
+    /// Layout of the file itself, on other OSTs.
     Itself,
     Directory,
-    /// The size of the file.
+    /// Stripe count that follows the size of the file.
     Size(Auto),
 }
 
 struct Plan {
     source: Source,
-    /// File systems that pools were named with.
+    /// File systems in the names of pools.
     pool_owners: Vec<String>,
     manner: Manner,
     bytes_per_second: Option<u64>,
@@ -120,7 +120,7 @@ struct Plan {
     verbose: bool,
 }
 
-/// The command.
+/// Entry of `lfs migrate` in the table of commands.
 pub(super) const COMMAND: Command = Command {
     name: "migrate",
     summary: "move the data of files to other objects",
@@ -189,14 +189,14 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
     })
 }
 
-/// What was judged as an option of `lfs setstripe`, said by this command.
+/// Turns a failure of an option of `lfs setstripe` into one of this command.
 fn as_own(failure: Failure) -> Failure {
     let message = failure.message.replace("lfs setstripe setstripe:", "lfs migrate migrate:");
     let message = message.replace("lfs setstripe:", "lfs migrate:");
     Failure { message, usage: failure.usage.map(|_| USAGE), ..failure }
 }
 
-/// Bytes per second: MiB, or with a suffix.
+/// Parses a rate in MiB per second, or with a suffix; returns bytes per second.
 fn rate_of(text: &str) -> Option<u64> {
     let (digits, unit) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1 << 10),
@@ -227,14 +227,14 @@ fn files(parsed: &Parsed) -> Result<Vec<OsString>, Failure> {
     Ok(parsed.operands.iter().cloned().chain(names.map(|name| OsString::from_vec(name.to_vec()))).collect())
 }
 
-/// The file system whose files are named by their FIDs.
+/// Opens the file system whose files the arguments name by FID.
 fn place_of_fids(parsed: &Parsed) -> Result<Mounted, Failure> {
     let place = Path::new(parsed.value('D').unwrap_or("."));
     Mounted::open(place)
         .map_err(|error| Failure::of(&error, format!("{NAME}: cannot use '{}'", place.display())))
 }
 
-/// A path of the file with this FID.
+/// Returns a path of the file with this FID.
 fn path_of(mount: &Mounted, word: &Path) -> Result<PathBuf, Failure> {
     let fid = parse_fid(word, "migrate")?;
     let found = mount.paths_of(&fid, Some(0)).and_then(|paths| {
@@ -281,7 +281,7 @@ fn migrate(plan: &Plan, name: &Path, path: &Path) -> Outcome {
     Ok(())
 }
 
-/// The layout that a file is to get, in its binary form.
+/// Returns the new layout of a file, in its binary form.
 fn layout_for(plan: &Plan, path: &Path) -> std::io::Result<Vec<u8>> {
     match &plan.source {
         Source::Options(wish) => Ok(user::encode_wish(&Fid::ZERO, wish)),
@@ -301,7 +301,7 @@ fn layout_for(plan: &Plan, path: &Path) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// The layout of a file without its objects, with another first OST.
+/// Returns the layout of a file without its objects, with another first OST.
 ///
 /// # Errors
 /// Those of getxattr(2).

@@ -1,4 +1,5 @@
-//! What `lfs` asks a mount: extended attributes and native ioctls. The only module here that makes system calls.
+//! Access of `lfs` to a mount: extended attributes and native ioctls. The only module here that makes system
+//! calls.
 
 use super::view::LayoutView;
 use nacre_layout::dir_default::MAGIC_DEFAULT;
@@ -27,27 +28,27 @@ use std::sync::OnceLock;
 const LAYOUT: &str = "lustre.lov";
 const DIRECTORY_LAYOUT: &str = "lustre.lmv";
 const DIRECTORY_DEFAULT: &str = "lustre.dmv";
-/// Takes components to append to a file.
+/// Attribute that appends components to a file.
 pub const LAYOUT_ADD: &str = "lustre.lov.add";
-/// Takes a selector of components to delete from a file.
+/// Attribute that deletes components from a file, by a selector.
 pub const LAYOUT_DELETE: &str = "lustre.lov.del";
-/// Largest value of an extended attribute.
+/// Largest value of an extended attribute, in bytes.
 const XATTR_MAX: usize = 65536;
-/// Hard links of one inode that `fid2path` shows at most.
+/// Most hard links of one inode that `fid2path` shows.
 const LINKS_MAX: u32 = 65536;
-/// Targets whose space is asked for at the same time.
+/// Parallel requests for the space of targets.
 const ASKED_AT_ONCE: usize = 32;
 
 /// A target of a mounted file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetRow {
-    /// Which.
+    /// Kind and index of the target.
     pub target: TargetId,
-    /// In use.
+    /// The target is in use.
     pub active: bool,
-    /// Its space if it was asked for and answered.
+    /// Space, if it was requested and the target answered.
     pub space: Option<TargetSpace>,
-    /// Why it did not answer: an error number, 0 if nothing is wrong.
+    /// Errno of the request for its space, 0 for none.
     pub errno: i32,
 }
 
@@ -56,26 +57,26 @@ pub struct TargetRow {
 pub struct TargetSpace {
     /// Unit of the block counts in bytes.
     pub block_size: u32,
-    /// Blocks in all.
+    /// Total number of blocks.
     pub blocks: u64,
-    /// Free blocks.
+    /// Number of free blocks.
     pub blocks_free: u64,
-    /// Free blocks for ordinary users.
+    /// Number of free blocks for ordinary users.
     pub blocks_available: u64,
-    /// Inodes or objects in all.
+    /// Total number of inodes or objects.
     pub files: u64,
-    /// Free ones.
+    /// Number of free inodes or objects.
     pub files_free: u64,
     /// State bits, `OS_STATFS_*`.
     pub state: u32,
 }
 
-/// A directory of a mounted NacreFS, open for questions.
+/// An open directory of a mounted NacreFS, for requests to the mount.
 pub struct Mounted {
     path: PathBuf,
     directory: OwnedFd,
     info: MountInfo,
-    /// The root's default layout, once it was asked for.
+    /// The root's default layout, once it was read.
     default: OnceLock<Option<Vec<u8>>>,
 }
 
@@ -91,27 +92,27 @@ impl Mounted {
         Ok(Mounted { path: path.to_path_buf(), directory, info, default: OnceLock::new() })
     }
 
-    /// The directory that was opened.
+    /// Returns the path of the opened directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Name of the file system.
+    /// Returns the name of the file system.
     pub fn fsname(&self) -> String {
         self.info.fsname.clone()
     }
 
-    /// Short number of the mount, as in `lov.FS-clilov-INSTANCE`.
+    /// Returns the short number of the mount, as in `lov.FS-clilov-INSTANCE`.
     pub fn instance(&self) -> String {
         self.info.instance.clone()
     }
 
-    /// Identity of the client.
+    /// Returns the UUID of the client.
     pub fn client_uuid(&self) -> String {
         self.info.instance.clone()
     }
 
-    /// All targets, without their space.
+    /// Returns all targets, without their space.
     ///
     /// # Errors
     /// Those of ioctl(2).
@@ -139,7 +140,7 @@ impl Mounted {
         Ok(rows)
     }
 
-    /// The OSTs, without their space.
+    /// Returns the OSTs, without their space.
     ///
     /// # Errors
     /// Those of ioctl(2).
@@ -155,7 +156,7 @@ impl Mounted {
         ask(self.directory.as_fd(), &RemoveFid { fid }).map(drop)
     }
 
-    /// Makes a directory in the one that this was opened at, with wishes about MDTs.
+    /// Creates a directory in the opened one, with a requested placement on MDTs.
     ///
     /// # Errors
     /// Those of mkdir(2) and ioctl(2).
@@ -163,7 +164,7 @@ impl Mounted {
         ask_raw(self.directory.as_fd(), wish).map(drop)
     }
 
-    /// Names of the OST pools, in order.
+    /// Returns the names of the OST pools, in order.
     ///
     /// # Errors
     /// Those of ioctl(2).
@@ -180,7 +181,8 @@ impl Mounted {
         }
     }
 
-    /// Indexes of the OSTs of a pool, in the order in which they were added; `None` if there is no such pool.
+    /// Returns the indexes of the OSTs of a pool, in the order in which they were added; `None` if there is
+    /// no such pool.
     ///
     /// # Errors
     /// Those of ioctl(2).
@@ -202,13 +204,13 @@ impl Mounted {
         }
     }
 
-    /// All targets with the space of those that answer.
+    /// Returns all targets, with the space of those that answer.
     ///
     /// # Errors
     /// Those of ioctl(2), other than a target's own.
     pub fn targets_with_space(&self) -> io::Result<Vec<TargetRow>> {
         let mut rows = self.targets()?;
-        // One that does not answer takes a second or two: all are asked at the same time.
+        // An unreachable target takes a second or two: the requests run in parallel.
         for some in rows.chunks_mut(ASKED_AT_ONCE) {
             nacre_env::thread::scope(|scope| {
                 for row in some {
@@ -222,7 +224,7 @@ impl Mounted {
         Ok(rows)
     }
 
-    /// Space of a target.
+    /// Returns the space of a target.
     ///
     /// # Errors
     /// `ETIMEDOUT` if it does not answer; those of ioctl(2).
@@ -234,10 +236,11 @@ impl Mounted {
         Ok(TargetSpace { block_size, blocks, blocks_free, blocks_available, files, files_free, state })
     }
 
-    /// Paths of an inode relative to the mount point: one for each hard link, or only that of link `only`.
+    /// Returns the paths of an inode relative to the mount point: one for each hard link, or only that of
+    /// link `only`.
     ///
     /// # Errors
-    /// `ENOENT` if there is no such inode, `EPERM` for users who may not search everything.
+    /// `ENOENT` if there is no such inode, `EPERM` for users who may not search all directories.
     pub fn paths_of(&self, fid: &Fid, only: Option<u32>) -> io::Result<Vec<PathBuf>> {
         let mut paths = Vec::new();
         for link in only.unwrap_or(0)..only.map_or(LINKS_MAX, |link| link.saturating_add(1)) {
@@ -249,7 +252,7 @@ impl Mounted {
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::XDEV) => break,
                 Err(error) => return Err(error),
             }
-            // The root has no link but itself.
+            // The root has only itself as a link.
             if paths.last().is_some_and(|path| path.as_os_str().is_empty()) {
                 break;
             }
@@ -257,21 +260,23 @@ impl Mounted {
         if paths.is_empty() { Err(io::Error::from(Errno::NOENT)) } else { Ok(paths) }
     }
 
-    /// A page of files or inodes, after `after`; and from where to go on. Files with objects on an OST are those of the MDT that `after` is
-    /// of, and then of the next one, so that all MDTs are asked in turn.
+    /// Returns a page of files or inodes after `after`, and the position to continue from. Files with objects
+    /// on an OST are those of the MDT of `after`, then of the next one: the pages cover all MDTs, one after
+    /// the other.
     ///
     /// # Errors
-    /// `EPERM` for others than administrators; `ETIMEDOUT` if an MDT does not answer; those of ioctl(2).
+    /// `EPERM` for users other than administrators; `ETIMEDOUT` if an MDT does not answer; those of ioctl(2).
     pub fn files_on(&self, wanted: FilesWanted, after: Fid) -> io::Result<(Vec<Fid>, Option<Fid>)> {
         let ask = FilesOn { wanted, after, fids: Vec::new(), next: Fid::ZERO };
         let found = ask_raw(self.directory.as_fd(), &ask)?;
         Ok((found.fids, (!found.next.is_zero()).then_some(found.next)))
     }
 
-    /// Moves inodes that hold no names, up to [`nacre_types::ioctl::MIGRATED_MAX`] of one MDT, to another MDT; gives the outcome of each.
+    /// Moves inodes without entries of their own (all but directories), up to
+    /// [`nacre_types::ioctl::MIGRATED_MAX`] of one MDT, to another MDT; returns the result of each.
     ///
     /// # Errors
-    /// Of all of them: `EPERM`, `EINVAL`, `ETIMEDOUT`; those of ioctl(2).
+    /// For all of them: `EPERM`, `EINVAL`, `ETIMEDOUT`; those of ioctl(2).
     pub fn migrate_files(&self, fids: &[Fid], mdt: u16) -> io::Result<Vec<io::Result<()>>> {
         let ask = MigrateFiles { mdt, fids: fids.to_vec(), outcomes: Vec::new() };
         let outcomes = ask_raw(self.directory.as_fd(), &ask)?.outcomes;
@@ -285,7 +290,7 @@ impl Mounted {
         }
     }
 
-    /// Where the file system is mounted.
+    /// Returns the mount point of the file system.
     ///
     /// # Errors
     /// Those of reading the mount table.
@@ -294,7 +299,7 @@ impl Mounted {
         Ok(mount.map_or_else(|| self.path.clone(), |mount| mount.mount_point))
     }
 
-    /// The root's default layout, which directories without their own have; `None` if it has none.
+    /// Returns the root's default layout, which directories without their own inherit; `None` if it has none.
     ///
     /// # Errors
     /// Those of getxattr(2).
@@ -306,7 +311,8 @@ impl Mounted {
         Ok(self.default.get_or_init(|| bytes).clone())
     }
 
-    /// The default layout that a directory without its own has: that of the root, else the file system's.
+    /// Returns the default layout that a directory without its own inherits: that of the root, else the file
+    /// system's.
     ///
     /// # Errors
     /// Those of getxattr(2).
@@ -315,7 +321,8 @@ impl Mounted {
         Ok(own.unwrap_or_else(|| user::encode_spec(&Fid::ZERO, &LayoutSpec::default())))
     }
 
-    /// Puts the file system's values where a default layout, whose stripe size is to divide `ends`, says "the default".
+    /// Replaces unset fields of a default layout, whose stripe size must divide `ends`, by the file system's
+    /// values.
     ///
     /// # Errors
     /// Those of getxattr(2) on the root.
@@ -331,7 +338,7 @@ impl Mounted {
     }
 }
 
-/// FID of a file or directory.
+/// Returns the FID of a file or directory.
 ///
 /// # Errors
 /// `ENOTTY` if it is not on NacreFS.
@@ -343,17 +350,18 @@ pub fn fid_of(path: &Path, follow: bool) -> io::Result<Fid> {
             return Ok(ask(file.as_fd(), &PathToFid::default())?.fid);
         }
     }
-    // What cannot be opened (a symbolic link, a device, a file without read permission) is known by its inode number.
+    // An inode that cannot be opened (a symbolic link, a device, a file without read permission) is
+    // identified by its inode number.
     drop(Mounted::open(directory_of(path))?);
     nacre_client::node::fid_of(metadata.ino()).ok_or(io::Error::from(Errno::NODATA))
 }
 
-/// The directory that a path's last part is in.
+/// Returns the directory that contains the last component of a path.
 pub fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The bytes of a file's layout or a directory's own default; `None` if there is none.
+/// Returns the layout of a file or a directory's own default; `None` if there is none.
 ///
 /// # Errors
 /// `ENOTTY` if it is not on NacreFS.
@@ -363,20 +371,21 @@ pub fn layout_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(is_own.then_some(layout))
 }
 
-/// The bytes of a file's layout, or those of the default that files in a directory get.
+/// Returns the layout of a file, or of the default that files in a directory inherit.
 fn shown_layout(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut buffer = vec![0u8; XATTR_MAX];
     taken(rustix::fs::getxattr(path, LAYOUT, &mut buffer[..]), buffer).map_err(not_lustre)
 }
 
-/// True if a directory has a default layout of its own: one that it only shows is not in its list of attributes.
+/// Returns true if a directory has a default layout of its own: an inherited one is readable, but not in its
+/// list of attributes.
 fn lists_layout(path: &Path) -> io::Result<bool> {
     let mut names = vec![0u8; XATTR_MAX];
     let len = rustix::fs::listxattr(path, &mut names[..])?;
     Ok(names[..len].split(|&byte| byte == 0).any(|name| name == LAYOUT.as_bytes()))
 }
 
-/// The same for a path whose last part may be a symbolic link, which is asked itself.
+/// Like [`layout_of`], without following a symbolic link in the last component.
 ///
 /// # Errors
 /// Those of lgetxattr(2).
@@ -385,7 +394,7 @@ pub fn layout_of_link(path: &[u8]) -> io::Result<Option<Vec<u8>>> {
     taken(rustix::fs::lgetxattr(path, LAYOUT, &mut buffer[..]), buffer).map_err(not_lustre)
 }
 
-/// The value that a call has put into a buffer; `None` if the attribute does not exist.
+/// Returns the value that a call has stored in a buffer; `None` if the attribute does not exist.
 fn taken(result: rustix::io::Result<usize>, mut buffer: Vec<u8>) -> rustix::io::Result<Option<Vec<u8>>> {
     match result {
         Ok(len) => {
@@ -397,7 +406,7 @@ fn taken(result: rustix::io::Result<usize>, mut buffer: Vec<u8>) -> rustix::io::
     }
 }
 
-/// Says what will become of a range of a file.
+/// Gives advice about a range of a file.
 ///
 /// # Errors
 /// Those of open(2); `EOPNOTSUPP` for advice that has no effect; `ENOTTY` if the file is not on NacreFS.
@@ -407,7 +416,7 @@ pub fn advise(path: &Path, advice: &Advise) -> io::Result<()> {
     nacre_fuse::front::ioctl::call(file.as_fd(), &mut advice.clone())
 }
 
-/// Size of a file as its MDT has it.
+/// Returns the size of a file as its MDT has it.
 ///
 /// # Errors
 /// Those of open(2); `ENOTTY` if it is not on NacreFS.
@@ -417,18 +426,18 @@ pub fn size_on_mdt(path: &Path) -> io::Result<SizeOnMdt> {
     ask(file.as_fd(), &SizeOnMdt::default())
 }
 
-/// A page of an open directory.
+/// Returns a page of an open directory.
 ///
 /// # Errors
-/// `ENOTTY` if it is not on NacreFS; what the mount answers.
+/// `ENOTTY` if it is not on NacreFS; errors of the mount.
 pub fn scan(directory: BorrowedFd<'_>, cookie: u64, wanted: ScanWanted) -> io::Result<ScanDirectory> {
     ask(directory, &ScanDirectory { cookie, wanted, ..ScanDirectory::default() })
 }
 
-/// The project of a file or directory.
+/// Project of a file or directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Project {
-    /// Its number, 0 for none.
+    /// Number of the project, 0 for none.
     pub id: u32,
     /// New entries inherit it.
     pub inherited: bool,
@@ -448,17 +457,17 @@ fn open_for_attributes(path: &Path) -> io::Result<OwnedFd> {
 }
 
 fn fsxattr(file: &OwnedFd) -> io::Result<Fsxattr> {
-    // SAFETY: the ioctl writes 28 bytes, which the array has.
+    // SAFETY: the ioctl writes 28 bytes, the size of the array.
     Ok(unsafe { ioctl(file, Getter::<FS_IOC_FSGETXATTR, Fsxattr>::new()) }?)
 }
 
-/// True for what can be opened without an effect of its own: files and directories.
+/// Returns true for inodes that can be opened without a side effect: files and directories.
 fn can_be_opened(path: &Path) -> io::Result<bool> {
     let kind = std::fs::symlink_metadata(path)?.file_type();
     Ok(kind.is_file() || kind.is_dir())
 }
 
-/// Asks for the project of a name, or sets it, through its directory.
+/// Reads or sets the project of a name through its directory.
 fn by_name(path: &Path, kind: u32, project: Project) -> io::Result<ProjectCall> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory_of(path), flags, Mode::empty())?;
@@ -467,7 +476,7 @@ fn by_name(path: &Path, kind: u32, project: Project) -> io::Result<ProjectCall> 
     ask(directory.as_fd(), &ProjectCall { kind, id: project.id, xflags, name })
 }
 
-/// The project of a file, directory, or whatever else has a name.
+/// Returns the project of a file, directory, or any other inode with a name.
 ///
 /// # Errors
 /// Those of open(2) and ioctl(2).
@@ -479,7 +488,7 @@ pub fn project_of(path: &Path) -> io::Result<Project> {
     project_of_open(&open_for_attributes(path)?)
 }
 
-/// The project of an open file or directory.
+/// Returns the project of an open file or directory.
 ///
 /// # Errors
 /// Those of ioctl(2).
@@ -489,7 +498,7 @@ pub fn project_of_open(file: &OwnedFd) -> io::Result<Project> {
     Ok(Project { id: attributes[FSX_PROJECT], inherited })
 }
 
-/// Changes the project of what [`project_of`] shows.
+/// Changes the project that [`project_of`] returns.
 ///
 /// # Errors
 /// Those of open(2) and ioctl(2).
@@ -511,7 +520,7 @@ pub fn set_project_of_open(file: &OwnedFd, project: Project) -> io::Result<()> {
     if project.inherited {
         attributes[FSX_FLAGS] |= XFLAG_PROJECT_INHERIT;
     }
-    // SAFETY: the ioctl reads 28 bytes, which the array has.
+    // SAFETY: the ioctl reads 28 bytes, the size of the array.
     Ok(unsafe { ioctl(file, Setter::<FS_IOC_FSSETXATTR, Fsxattr>::new(attributes)) }?)
 }
 
@@ -523,7 +532,7 @@ pub fn set_layout(path: &Path, value: &[u8]) -> io::Result<()> {
     rustix::fs::setxattr(path, LAYOUT, value, XattrFlags::empty()).map_err(not_lustre)
 }
 
-/// Makes an empty directory a foreign one.
+/// Turns an empty directory into a foreign one.
 ///
 /// # Errors
 /// Those of setxattr(2).
@@ -531,7 +540,8 @@ pub fn set_directory_layout(path: &Path, value: &[u8]) -> io::Result<()> {
     rustix::fs::setxattr(path, DIRECTORY_LAYOUT, value, XattrFlags::CREATE).map_err(io::Error::from)
 }
 
-/// The layout of a directory in Lustre's form; there is one only if its names lie on several MDTs, or if it is foreign.
+/// Returns the layout of a directory in Lustre's form; there is one only if it is striped over several MDTs,
+/// or foreign.
 ///
 /// # Errors
 /// Those of getxattr(2).
@@ -539,8 +549,8 @@ pub fn directory_layout(path: &Path) -> io::Result<Option<Vec<u8>>> {
     attribute(path, DIRECTORY_LAYOUT)
 }
 
-/// Says what new directories in a directory get; an empty value: nothing in particular. An error comes with whether the directory could be
-/// opened.
+/// Sets the default of new directories in a directory; an empty value removes it. An error carries whether
+/// the directory could be opened.
 ///
 /// # Errors
 /// Those of open(2) and setxattr(2).
@@ -552,15 +562,16 @@ pub fn set_dir_default(path: &Path, value: &[u8]) -> Result<(), (bool, io::Error
         .map_err(|error| (true, error.into()))
 }
 
-/// What is stored with a directory about new directories in it.
+/// Returns the stored default of new directories in a directory.
 ///
 /// # Errors
-/// Those of getxattr(2); `EPROTO` for what makes no sense.
+/// Those of getxattr(2); `EPROTO` for a malformed value.
 pub fn dir_default_stored(path: &Path) -> io::Result<Option<DirDefault>> {
     attribute(path, DIRECTORY_DEFAULT)?.as_deref().map(dir_default_in).transpose()
 }
 
-/// What new directories in a directory get: what is stored with it, otherwise what is left of what is stored with the root.
+/// Returns the effective default of new directories in a directory: its own, otherwise the inheritable part
+/// of the root's.
 ///
 /// # Errors
 /// Those of open(2) and ioctl(2).
@@ -572,7 +583,7 @@ pub fn dir_default(path: &Path) -> io::Result<Option<DirDefault>> {
         rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut bytes = [0u8; USER_HEADER];
     bytes[..4].copy_from_slice(&MAGIC_DEFAULT.to_le_bytes());
-    // SAFETY: the number encodes that the kernel reads and writes 48 bytes, which the array has.
+    // SAFETY: the command number encodes that the kernel reads and writes 48 bytes, the size of the array.
     match unsafe { ioctl(&directory, Updater::<{ lustre::LMV_GETSTRIPE }, _>::new(&mut bytes)) } {
         Ok(()) => dir_default_in(&bytes).map(Some),
         Err(Errno::NODATA) => Ok(None),
@@ -584,7 +595,7 @@ fn dir_default_in(bytes: &[u8]) -> io::Result<DirDefault> {
     DirDefault::decode(bytes).map_err(|_| io::Error::from(Errno::PROTO))
 }
 
-/// The layout of a file in Lustre's form, if one is stored.
+/// Returns the layout of a file in Lustre's form, if one is stored.
 ///
 /// # Errors
 /// Those of getxattr(2).
@@ -597,7 +608,7 @@ fn attribute(path: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
     taken(rustix::fs::lgetxattr(path, name, &mut buffer[..]), buffer).map_err(io::Error::from)
 }
 
-/// Changes components of a file: `name` says how.
+/// Changes components of a file; `name` selects the operation.
 ///
 /// # Errors
 /// Those of setxattr(2).
@@ -605,7 +616,7 @@ pub fn edit_layout(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     rustix::fs::setxattr(path, name, value, XattrFlags::empty()).map_err(io::Error::from)
 }
 
-/// Removes the default layout of a directory; one that has none is as wanted.
+/// Removes the default layout of a directory; succeeds if it has none.
 ///
 /// # Errors
 /// Those of removexattr(2).
@@ -616,18 +627,18 @@ pub fn remove_layout(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a file if there is none, and sets its layout.
+/// Creates a file if it does not exist, and sets its layout.
 ///
 /// # Errors
 /// `EALREADY` or `EEXIST` if the file has objects; those of open(2) and setxattr(2).
 pub fn create_with_layout(path: &Path, mode: u32, value: &[u8]) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(mode))?;
-    // Without `CREATE`, a file that has objects would stay as it is, and nobody would be told.
+    // Without `CREATE`, the call would silently leave a file with objects unchanged.
     rustix::fs::fsetxattr(&file, LAYOUT, value, XattrFlags::CREATE).map_err(not_lustre)
 }
 
-/// Other file systems do not know the name space `lustre`.
+/// Maps the errno of other file systems, which do not know the attribute name space `lustre`.
 fn not_lustre(error: rustix::io::Errno) -> io::Error {
     match error {
         Errno::OPNOTSUPP => io::Error::from(Errno::NOTTY),
@@ -635,16 +646,16 @@ fn not_lustre(error: rustix::io::Errno) -> io::Error {
     }
 }
 
-/// Sends a question and reads the answer in its place.
+/// Sends a request and returns the answer, which replaces it.
 fn ask<T: Payload>(file: BorrowedFd<'_>, question: &T) -> io::Result<T> {
     ask_raw(file, question).map_err(|error| match Errno::from_io_error(&error) {
-        // Some file systems have other words for "no such ioctl".
+        // Some file systems have other errnos for an unknown ioctl.
         Some(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => io::Error::from(Errno::NOTTY),
         _ => error,
     })
 }
 
-/// The same about an open file, with the errors of the operation.
+/// Sends a request about an open file, with the errors of the operation.
 ///
 /// # Errors
 /// `ENOTTY` if it is not on NacreFS; those of the operation.
@@ -655,8 +666,8 @@ pub fn ask_file<T: Payload>(file: &OwnedFd, question: &T) -> io::Result<T> {
 fn ask_raw<T: Payload>(file: BorrowedFd<'_>, question: &T) -> io::Result<T> {
     let mut bytes = question.to_bytes();
     bytes.resize(T::SIZE, 0);
-    // SAFETY: the command number encodes T::SIZE, which is how many bytes the kernel reads and writes at most, and the
-    // buffer has that many; the descriptor is open for the length of the call.
+    // SAFETY: the command number encodes T::SIZE, which is how many bytes the kernel reads and writes at
+    // most, and the buffer has that many; the descriptor is open for the length of the call.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), T::COMMAND as _, bytes.as_mut_ptr()) };
     if result < 0 {
         return Err(io::Error::last_os_error());

@@ -1,11 +1,11 @@
-//! Numbers as Lustre's tools read them.
+//! Numbers as Lustre's tools parse them.
 
 use nacre_types::size::suffix_factor;
 
 /// Bare stripe sizes below this are KiB.
 const KIB_BELOW: u64 = 4096;
 
-/// A non-negative number in decimal, or with `0x` in hexadecimal.
+/// Parses a non-negative number in decimal, or with `0x` in hexadecimal.
 pub fn parse_unsigned(text: &str) -> Option<u64> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
@@ -14,7 +14,7 @@ pub fn parse_unsigned(text: &str) -> Option<u64> {
     }
 }
 
-/// A number that may be negative.
+/// Parses a number that may be negative.
 pub fn parse_signed(text: &str) -> Option<i64> {
     match text.strip_prefix('-') {
         Some(digits) => parse_unsigned(digits).and_then(|n| i64::try_from(n).ok()).map(|n| -n),
@@ -22,11 +22,11 @@ pub fn parse_signed(text: &str) -> Option<i64> {
     }
 }
 
-/// A size in bytes with an optional suffix k K M G T P E (powers of 1024, an iB or B after it is ignored); a bare number
-/// below 4096 is KiB.
+/// Parses a size in bytes with an optional suffix k K M G T P E (powers of 1024, an iB or B after it is
+/// ignored); a bare number below 4096 is KiB.
 pub fn parse_stripe_size(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_hexdigit() && c != 'x' && c != 'X').unwrap_or(text.len());
-    // Hexadecimal digits would swallow an E suffix, so only 0x numbers take them.
+    // E is a hexadecimal digit: only numbers with 0x take hexadecimal digits.
     let end = match text.starts_with("0x") || text.starts_with("0X") {
         true => end,
         false => text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()),
@@ -40,7 +40,7 @@ pub fn parse_stripe_size(text: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// A number of bytes with an optional suffix as in [`parse_stripe_size`]; a bare number is bytes.
+/// Parses a number of bytes with an optional suffix as in [`parse_stripe_size`]; a bare number is bytes.
 pub fn parse_bytes(text: &str) -> Option<u64> {
     match text.bytes().all(|byte| byte.is_ascii_digit()) {
         true => text.parse().ok(),

@@ -1,4 +1,4 @@
-//! `lfs pool_list`, and OST pools as other commands need them. Source: reference 2.5 and 2.8.
+//! `lfs pool_list`, and OST pools for other commands.
 
 use super::getopt::Parsed;
 use super::mounted::Mounted;
@@ -16,7 +16,7 @@ Lists the OST pools of a file system, or the OSTs of one pool.
 Example: lfs pool_list nacre.flash
 ";
 
-/// The command.
+/// Entry of `lfs pool_list` in the table of commands.
 pub const POOL_LIST: Command = Command {
     name: "pool_list",
     summary: "list OST pools, or the OSTs of one",
@@ -31,7 +31,7 @@ fn list(parsed: &Parsed) -> Outcome {
         return Err(Failure::usage(text.to_owned(), LIST_USAGE));
     };
     let word = word.to_string_lossy();
-    // A path begins with a slash; anything else names a file system.
+    // A path starts with a slash; any other word names a file system.
     let is_path = word.starts_with('/');
     let (device, pool) = match word.split_once('.') {
         Some((fsname, pool)) if !is_path => (fsname, Some(pool)),
@@ -63,7 +63,7 @@ fn list(parsed: &Parsed) -> Outcome {
     Ok(())
 }
 
-/// The OSTs of a pool, which has to exist.
+/// Returns the OSTs of a pool, which has to exist.
 pub fn members_of(mount: &Mounted, pool: &str, command: &str) -> Result<Vec<u16>, Failure> {
     let found = mount.pool_members(pool).map_err(|error| query::failed(command, mount.path(), &error))?;
     found.ok_or_else(|| {
@@ -75,12 +75,12 @@ pub fn members_of(mount: &Mounted, pool: &str, command: &str) -> Result<Vec<u16>
     })
 }
 
-/// The pool part of `POOL` or `FSNAME.POOL`.
+/// Returns the pool part of `POOL` or `FSNAME.POOL`.
 pub fn name_in<'a>(word: &'a str, fsname: &str) -> &'a str {
     word.split_once('.').filter(|(known, _)| *known == fsname).map_or(word, |(_, pool)| pool)
 }
 
-/// The file systems that options `-p FSNAME.POOL` name.
+/// Returns the file systems that options `-p FSNAME.POOL` name.
 pub fn owners(parsed: &Parsed) -> Vec<String> {
     let pools =
         parsed.options.iter().filter(|(key, _)| *key == 'p').filter_map(|(_, value)| value.as_deref());
@@ -101,14 +101,14 @@ pub fn check_owners(command: &str, mount: &Mounted, owners: &[String]) -> Outcom
     }
 }
 
-/// A pool in the words of `setstripe -p`: `None` inherits.
+/// Parses a pool in the grammar of `setstripe -p`: `None` inherits.
 pub fn wished(command: &str, text: &str) -> Result<Option<PoolName>, Failure> {
     match text {
         "" | "inherit" | "none" => return Ok(None),
         "ignore" => return Ok(Some(PoolName::ignore())),
         _ => {}
     }
-    // The file system's name before it is looked at where the file system is known.
+    // The file system's name is checked later, once the file system is known.
     let pool = text.rsplit_once('.').map_or(text, |(_, pool)| pool);
     let invalid =
         || Failure::new(Errno::INVAL, format!("{command}: Invalid Poolname '{text}': Invalid argument (22)"));
@@ -118,7 +118,7 @@ pub fn wished(command: &str, text: &str) -> Result<Option<PoolName>, Failure> {
     PoolName::for_pool(pool).map(Some).map_err(|_| invalid())
 }
 
-/// Refuses a pool that does not exist or has no OSTs, or that lacks an OST that is wanted.
+/// Refuses a pool that does not exist or has no OSTs, or that lacks a requested OST.
 pub fn check_wished(
     command: &str,
     mount: &Mounted,

@@ -1,4 +1,4 @@
-//! `lfs project`: shows, sets, checks and clears projects of files. Source: reference 2.11.
+//! `lfs project`: shows, sets, checks and clears projects of files.
 
 use super::getopt::{OptionSpec, Parsed, Takes, opt};
 use super::mounted::{self, Project};
@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What `--help` and a wrong call print.
+/// Text of `--help` and of a wrong call.
 const USAGE: &str = "\
 usage: lfs project [-d|-r] FILE|DIR...                  list; of a directory what is in it
        lfs project {-p ID | -s} [-r] FILE|DIR...        set
@@ -33,10 +33,10 @@ const OPTIONS: &[OptionSpec] = &[
     getopt::HELP,
 ];
 
-/// Directories in directories that `-r` follows; beyond that a path would not fit the kernel's limit anyway.
+/// Deepest level of directories that `-r` follows; a deeper path would exceed the kernel's limit anyway.
 const DEPTH_MAX: usize = 2048;
 
-/// What is done to each file.
+/// Action on each file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Task {
     List,
@@ -46,7 +46,7 @@ enum Task {
     },
     Check {
         id: u32,
-        /// Only paths, ended by NUL.
+        /// Print only paths, terminated by NUL.
         bare: bool,
     },
     Clear {
@@ -54,7 +54,7 @@ enum Task {
     },
 }
 
-/// The command.
+/// Entry of `lfs project` in the table of commands.
 pub const COMMAND: Command = Command {
     name: "project",
     summary: "projects of files: list, set, check, clear",
@@ -71,7 +71,7 @@ fn run(parsed: &Parsed) -> Outcome {
         let task = task_of(path)?;
         let is_dir = fs::symlink_metadata(path).map_err(|error| failed("open", path, &error))?.is_dir();
         let changes = matches!(task, Task::Set { .. } | Task::Clear { .. });
-        // A list shows what is in a directory; everything else begins with the directory.
+        // A list shows the entries of a directory; every other action starts with the directory.
         if !is_dir || itself || task != Task::List {
             apply(task, path, is_dir)?;
         }
@@ -102,7 +102,7 @@ fn check_options(parsed: &Parsed) -> Outcome {
     Ok(())
 }
 
-/// What is asked for. Without a number that of the path itself is meant.
+/// Returns the requested action. Without a number it uses the project of the path itself.
 fn task_of(parsed: &Parsed, path: &Path) -> Result<Task, Failure> {
     let given = match parsed.value('p') {
         None => None,

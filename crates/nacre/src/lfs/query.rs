@@ -1,5 +1,4 @@
-//! The commands that ask a mounted file system about itself: `df`, `osts`, `mdts`, `check`, `getname`. Source: reference
-//! 2.5 and 2.7.
+//! Commands that query a mounted file system: `df`, `osts`, `mdts`, `check`, `getname`.
 
 use super::getopt::{self, OptionSpec, Parsed, Takes, long, opt};
 use super::mounted::{Mounted, TargetRow};
@@ -55,7 +54,7 @@ usage: lfs getname [-i|-n] [PATH...]
 Example: lfs getname /mnt/nacre
 ";
 
-/// Help by its long name alone: the short letter means something else, or nothing.
+/// Help by its long name alone, for commands that use the short letter otherwise or not at all.
 pub const HELP: OptionSpec = OptionSpec { short: None, ..getopt::HELP };
 
 const DF_OPTIONS: &[OptionSpec] = &[
@@ -75,7 +74,7 @@ const DF_OPTIONS: &[OptionSpec] = &[
     HELP,
 ];
 
-/// The command.
+/// Entry of `lfs df` in the table of commands.
 pub const DF: Command = Command {
     name: "df",
     summary: "space and inodes by target",
@@ -105,7 +104,7 @@ fn df(parsed: &Parsed) -> Outcome {
         inodes: parsed.has('i'),
         human,
         verbose: parsed.has('v'),
-        // Of one target there is no sum.
+        // A single target has no sum.
         summary_only: parsed.has('s') && mdt.is_none() && ost.is_none(),
         rows_only: parsed.has('N') && !parsed.has('s') || mdt.is_some() || ost.is_some(),
         mdts: both || parsed.has('m'),
@@ -144,14 +143,14 @@ fn df(parsed: &Parsed) -> Outcome {
     Ok(())
 }
 
-/// The command.
+/// Entry of `lfs osts` in the table of commands.
 pub const OSTS: Command = Command {
     name: "osts",
     summary: "list OSTs",
     usage: OSTS_USAGE,
     run: Run::Parsed(TARGET_OPTIONS, |parsed| targets(TargetKind::Ost, parsed)),
 };
-/// The command.
+/// Entry of `lfs mdts` in the table of commands.
 pub const MDTS: Command = Command {
     name: "mdts",
     summary: "list MDTs",
@@ -182,7 +181,7 @@ fn targets(kind: TargetKind, parsed: &Parsed) -> Outcome {
     Ok(())
 }
 
-/// The command.
+/// Entry of `lfs check` in the table of commands.
 pub const CHECK: Command = Command {
     name: "check",
     summary: "say which targets answer",
@@ -227,7 +226,7 @@ fn check(parsed: &Parsed) -> Outcome {
     outcome
 }
 
-/// The command.
+/// Entry of `lfs getname` in the table of commands.
 pub const GETNAME: Command = Command {
     name: "getname",
     summary: "names of mounted file systems",
@@ -270,12 +269,12 @@ fn getname(parsed: &Parsed) -> Outcome {
     })
 }
 
-/// A mount of the file system with this name.
+/// Returns a mount of the file system with this name.
 pub fn by_name(fsname: &str) -> Option<MountEntry> {
     mounts::nacre_mounts().ok()?.into_iter().find(|mount| mount.fsname() == fsname)
 }
 
-/// A mount of the file system that is named, or that a path lies in.
+/// Returns a mount of a file system given by its name, or by a path on it.
 pub fn by_name_or_path(device: &Path, command: &str) -> Result<MountEntry, Failure> {
     if let Some(mount) = device.to_str().and_then(by_name) {
         return Ok(mount);
@@ -284,7 +283,7 @@ pub fn by_name_or_path(device: &Path, command: &str) -> Result<MountEntry, Failu
     found.into_iter().next().ok_or_else(|| not_on_lustre(command, device))
 }
 
-/// The mount that `path` lies in, or without a path all mounts.
+/// Returns the mount that contains `path`, or without a path all mounts.
 fn chosen(
     path: Option<&Path>,
     command: &str,
@@ -305,7 +304,7 @@ fn chosen(
     }
 }
 
-/// Opens a mount for questions.
+/// Opens a mount for requests.
 pub fn open(mount: &MountEntry, command: &str) -> Result<Mounted, Failure> {
     Mounted::open(&mount.mount_point).map_err(|error| failed(command, &mount.mount_point, &error))
 }
@@ -322,7 +321,7 @@ fn not_on_lustre(command: &str, path: &Path) -> Failure {
     Failure::new(Errno::NODEV, message)
 }
 
-/// The failure that an error on a path comes to.
+/// Returns the failure for an error on a path.
 pub fn failed(command: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::numbered(error, format!("lfs {command}: '{}'", path.display()))
 }

@@ -1,8 +1,9 @@
-//! A file's data moved to other objects, while the file stays what it is: `lfs migrate`, `nacre rebalance`.
+//! Moves a file's data to other objects while the file stays in use: `lfs migrate`, `nacre rebalance`.
 //!
-//! The data is copied into a file without a name that has the new layout, made durable, and the objects of both are exchanged if nobody
-//! has changed the data meanwhile, which its version tells. The file without a name then has the old objects and goes with its
-//! descriptor, so that nothing is left behind however this process ends.
+//! The data is copied into a volatile file (one without a name) that has the new layout, and synced; then the
+//! two files swap their objects, unless the data version shows that the data has changed meanwhile. The
+//! volatile file, which has the old objects afterwards, is destroyed when its descriptor is closed, so that
+//! nothing is left behind however this process ends.
 
 use super::mounted::{ask_file, project_of_open, set_project_of_open};
 use nacre_env::clock::Instant;
@@ -18,44 +19,46 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Bytes copied by one call, so that a signal ends the copy soon.
+/// Bytes copied by one call, so that a signal interrupts the copy soon.
 const PIECE_BYTES: u64 = 16 << 20;
-/// The same under a limit, so that it is kept evenly.
+/// Bytes copied by one call under a rate limit, for an even rate.
 const LIMITED_PIECE_BYTES: u64 = 1 << 20;
 
-/// How others are kept away meanwhile.
+/// Handling of concurrent writers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Manner {
-    /// They are not: if somebody writes, the first copy was in vain, and they wait for the second one.
+    /// Optimistic first: if another process writes, the first copy is discarded, and a second one blocks
+    /// writers.
     Block,
-    /// They are not: if somebody writes, it is given up. Who has the file open and does not write may go on.
+    /// Optimistic only: the move fails if another process writes. Processes may have the file open for
+    /// writing.
     Try,
-    /// They are not: if somebody writes, or has the file open for writing, it is given up.
+    /// Under a lease: the move fails if another process writes, or has the file open for writing.
     GiveUp,
 }
 
-/// What is to be done.
+/// Parameters of a move.
 pub struct Order<'a> {
     /// The new layout in the binary form of `lustre.lov`.
     pub layout: &'a [u8],
-    /// Where the copy is made while it has no name: the file's own directory, unless the file has none either.
+    /// Directory of the volatile file: the file's own, unless the file itself has no name.
     pub directory: Option<&'a Path>,
-    /// How others are kept away.
+    /// Handling of concurrent writers.
     pub manner: Manner,
-    /// Bytes per second at most.
+    /// Rate limit in bytes per second.
     pub bytes_per_second: Option<u64>,
-    /// Is told bytes copied and bytes in all, often.
+    /// Called often, with the bytes copied and the total.
     pub progress: &'a mut dyn FnMut(u64, u64),
-    /// Looks at the objects of the copy before anything is copied.
+    /// Checks the objects of the volatile file before the copy starts.
     pub accept: &'a dyn Fn(&[u8]) -> bool,
 }
 
-/// Why a file was not moved: at what, and the error.
+/// Failure to move a file: the step, and its error.
 #[derive(Debug)]
 pub struct Stopped {
-    /// What could not be done.
+    /// Step that failed, a verb phrase.
     pub action: &'static str,
-    /// Why.
+    /// Error of the step.
     pub error: io::Error,
 }
 
@@ -64,13 +67,13 @@ impl Stopped {
         move |error| Stopped { action, error }
     }
 
-    /// True if it may work at another time: somebody was using the file.
+    /// Returns true if a retry may succeed: another process was using the file.
     pub fn is_for_now(&self) -> bool {
         matches!(Errno::from_io_error(&self.error), Some(Errno::BUSY | Errno::AGAIN))
     }
 }
 
-/// A file that is being moved.
+/// State of a move.
 struct Move<'a, 'o> {
     source: OwnedFd,
     target: OwnedFd,
@@ -80,13 +83,13 @@ struct Move<'a, 'o> {
     paid_bytes: u64,
 }
 
-/// Moves the data of a regular file; gives how many bytes it has.
+/// Moves the data of a regular file; returns its size in bytes.
 ///
 /// # Errors
-/// See [`Stopped`]: `EBUSY` if others use the file, `EINVAL` if it is not a regular file, `EXDEV` if the copy's objects are not accepted; those
-/// of the system calls.
+/// See [`Stopped`]: `EBUSY` if another process uses the file, `EINVAL` if it is not a regular file, `EXDEV`
+/// if the new objects are not accepted; those of the system calls.
 pub fn relocate(path: &Path, order: &mut Order<'_>) -> Result<u64, Stopped> {
-    // For reading: who has it open for writing changes what is known of its size and times.
+    // Read-only: a descriptor open for writing would affect the known size and times of the file.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let source = rustix::fs::open(path, flags, Mode::empty());
     let source = source.map_err(io::Error::from).map_err(Stopped::at("open"))?;
@@ -106,7 +109,7 @@ pub fn relocate(path: &Path, order: &mut Order<'_>) -> Result<u64, Stopped> {
     }
 }
 
-/// A name under which a file without a name is made, on the MDT of the file that it is for; no two are alike.
+/// Returns a unique name for the creation of a volatile file, on the MDT of the file that it is for.
 fn volatile_name(beside: Fid) -> OsString {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -114,7 +117,7 @@ fn volatile_name(beside: Fid) -> OsString {
     OsString::from(format!(".\x0c\x13\x14\x12:VOLATILE:{mdt:04X}:{process:X}.{count:X}:beside={beside}"))
 }
 
-/// Makes the file without a name beside the one that is moved.
+/// Creates the volatile file, next to the file that is moved.
 fn make_target(
     path: &Path,
     source: &OwnedFd,
@@ -134,12 +137,13 @@ fn make_target(
         std::os::unix::fs::fchown(&target, Some(metadata.uid()), Some(metadata.gid()))
             .map_err(Stopped::at("change the owner of the volatile file"))?;
     }
-    // It inherits that of the directory, and files of different projects are not exchanged.
+    // The volatile file inherits the project of the directory, and files of different projects cannot be
+    // swapped.
     let project = project_of_open(source).map_err(Stopped::at("ask for the project"))?;
     if project_of_open(&target).map_err(&failed)? != project {
         set_project_of_open(&target, project).map_err(Stopped::at("set the project of the volatile file"))?;
     }
-    // Who may not have a layout of his own for it gets none that he did not ask for.
+    // A user who may not choose a layout fails here, and gets no other layout instead.
     rustix::fs::fsetxattr(&target, "lustre.lov", order.layout, XattrFlags::empty())
         .map_err(io::Error::from)
         .map_err(Stopped::at("set the layout of the volatile file"))?;
@@ -154,7 +158,7 @@ fn make_target(
 }
 
 impl Move<'_, '_> {
-    /// Copies while others go on; if they write, once more while they wait.
+    /// Copies while other processes continue; if they write, copies once more while they wait.
     fn blocking(&mut self) -> Result<u64, Stopped> {
         match self.copy_and_swap(0) {
             Err(stopped) if stopped.is_for_now() => {}
@@ -162,7 +166,8 @@ impl Move<'_, '_> {
         }
         self.lease(3).map_err(Stopped::at("exclude other writers"))?;
         let outcome = self.copy_and_swap(FileCall::LEASED);
-        // Ends with the descriptor in any case; at once, others wait for less.
+        // The close would release the lease in any case; an explicit release shortens the wait of other
+        // processes.
         let _ = self.lease(0);
         outcome
     }
@@ -193,7 +198,7 @@ impl Move<'_, '_> {
         Ok(size)
     }
 
-    /// Copies data and leaves holes out.
+    /// Copies data and skips holes.
     fn copy(&mut self, size: u64) -> io::Result<()> {
         let most = if self.order.bytes_per_second.is_some() { LIMITED_PIECE_BYTES } else { PIECE_BYTES };
         rustix::fs::ftruncate(&self.target, 0)?;
@@ -206,7 +211,7 @@ impl Move<'_, '_> {
             };
             let end = match self.ask(FileOperation::SeekHole, start) {
                 Ok(end) => end.min(size),
-                // Somebody has cut it: the version will say so.
+                // The file was truncated: the data version will show it.
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => break,
                 Err(error) => return Err(error),
             };
@@ -214,7 +219,7 @@ impl Move<'_, '_> {
             while at < end {
                 let got = self.copy_piece(at, most.min(end - at))?;
                 if got == 0 {
-                    // Somebody has cut it.
+                    // The file was truncated.
                     return Err(io::Error::from(Errno::AGAIN));
                 }
                 at += got;
@@ -227,7 +232,7 @@ impl Move<'_, '_> {
         Ok(())
     }
 
-    /// Waits as long as a limit wants.
+    /// Sleeps as long as the rate limit requires.
     fn pay(&mut self, bytes: u64) {
         self.paid_bytes += bytes;
         let Some(rate) = self.order.bytes_per_second else { return };
@@ -237,7 +242,8 @@ impl Move<'_, '_> {
         }
     }
 
-    /// Asks about the source with a value. The system calls for that would wait for writes that wait because it is frozen.
+    /// Queries the source with a value. The ordinary system calls would wait for writes that the frozen file
+    /// blocks.
     fn ask(&self, operation: FileOperation, value: u64) -> io::Result<u64> {
         let ask = FileCall { operation, flags: 0, other: Fid::ZERO, values: [value, 0] };
         Ok(ask_file(&self.source, &ask)?.values[0])
@@ -265,7 +271,7 @@ impl Move<'_, '_> {
             .map(drop)
     }
 
-    /// True if nobody has broken the lease that was taken. Taking it again would say so too late.
+    /// Returns true while the lease is unbroken. Taking it again would detect a break too late.
     fn is_leased(&self) -> io::Result<bool> {
         let ask = FileCall {
             operation: FileOperation::Lease,

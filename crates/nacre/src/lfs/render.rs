@@ -1,5 +1,4 @@
-//! The text of `lfs getstripe`, byte for byte as Lustre's tools print it: scripts cut columns. Source: reference 2.2 and
-//! appendix B.1.
+//! Text of `lfs getstripe`, byte for byte as Lustre's tools print it: scripts cut columns.
 
 mod composite;
 mod fields;
@@ -15,49 +14,50 @@ pub use fields::Fields;
 pub use foreign::foreign;
 
 const NO_FAILURE: &str = "writing to a string cannot fail";
-/// A pool of this name says that there is none, whatever a directory above says.
+/// Name of a pool that means none, and overrides directories above.
 const POOL_IGNORED: &str = "ignore";
 
-/// How a layout is shown.
+/// Form in which a layout is shown.
 #[derive(Clone, Debug, Default)]
 pub struct Style {
-    /// The fields.
+    /// Fields to show.
     pub fields: Fields,
-    /// The path is printed first.
+    /// Prints the path first.
     pub path: bool,
     /// `-y`
     pub yaml: bool,
     /// `--hex-idx`
     pub hex_index: bool,
-    /// `-R`: what is stored, also what stands for a default.
+    /// `-R`: the stored values, without replacing those that stand for a default.
     pub raw: bool,
-    /// `-O`: only what lies on this OST.
+    /// `-O`: only entries with an object on this OST.
     pub ost: Option<u32>,
 }
 
 /// Facts that are not in the layout itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
-    /// The file or directory.
+    /// FID of the file or directory.
     pub fid: Fid,
-    /// Index of the MDT that holds it.
+    /// Index of its MDT.
     pub mdt_index: u16,
 }
 
-/// What a striping belongs to.
+/// Owner of a striping.
 #[derive(Clone, Copy, Debug, Default)]
 struct Owner {
-    /// A directory, whose default it is.
+    /// It is the default of a directory.
     directory: bool,
-    /// A component.
+    /// It is a component.
     component: bool,
-    /// Room that the component before it grows into.
+    /// It is an extension: reserved extent that the component before it grows into.
     extension: bool,
-    /// There are no objects, whatever the value says.
+    /// It has no objects, whatever the value says.
     without_objects: bool,
 }
 
-/// Text for a plain layout: of a file, or the default of a directory, which is `inherited` if the directory has none of its own.
+/// Returns the text of a plain layout: of a file, or the default of a directory, which is `inherited` if the
+/// directory has none of its own.
 pub fn plain(
     path: &str,
     view: &LayoutView,
@@ -82,11 +82,11 @@ pub fn plain(
     out
 }
 
-/// Whether a directory's default is that of the root or of the file system.
+/// True if a directory's default comes from the root or the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inherited(pub bool);
 
-/// Who asks for the objects alone sees no paths of directories, which have none.
+/// Prints the path. If only objects are requested, directories, which have none, are left out.
 fn path_line(out: &mut String, path: &str, style: &Style, directory: bool) {
     let has_nothing_to_show = directory && style.fields == Fields::OBJECTS;
     if style.path && !style.yaml && !has_nothing_to_show {
@@ -94,7 +94,7 @@ fn path_line(out: &mut String, path: &str, style: &Style, directory: bool) {
     }
 }
 
-/// The fields of a striping, its objects, and an empty line where no program reads it.
+/// Prints the fields of a striping, its objects, and an empty line unless the form is YAML.
 fn striping(out: &mut String, view: &LayoutView, facts: &Facts, style: &Style, owner: Owner) {
     let indent = if owner.component { "      " } else { "" };
     identity(out, view, facts, style, owner, indent);
@@ -108,7 +108,7 @@ fn striping(out: &mut String, view: &LayoutView, facts: &Facts, style: &Style, o
         true => is_listed,
         false => !view.is_released() && !view.is_on_mdt(),
     };
-    // A template tells where objects are to be before there are any.
+    // A template names the OSTs of objects that do not exist yet.
     let shown = !owner.without_objects || (style.yaml && is_listed);
     if shown && has_objects && style.fields.has(Fields::OBJECTS) && !view.objects.is_empty() {
         objects(out, view, style, owner);
@@ -118,7 +118,7 @@ fn striping(out: &mut String, view: &LayoutView, facts: &Facts, style: &Style, o
     }
 }
 
-/// Magic and FID.
+/// Prints magic and FID.
 fn identity(out: &mut String, view: &LayoutView, facts: &Facts, style: &Style, owner: Owner, indent: &str) {
     let Style { fields, yaml, .. } = *style;
     if fields.has(Fields::DETAIL) && !owner.directory {
@@ -140,7 +140,7 @@ fn identity(out: &mut String, view: &LayoutView, facts: &Facts, style: &Style, o
     }
 }
 
-/// A value for each field that is asked for and there, with its label unless it is alone.
+/// Returns a value for each requested field that exists, with its label unless it is the only field.
 fn values(view: &LayoutView, facts: &Facts, style: &Style, owner: Owner, indent: &str) -> Vec<String> {
     let fields = style.fields;
     let prefix = if owner.directory { "" } else { "lmm_" };
@@ -173,7 +173,8 @@ fn values(view: &LayoutView, facts: &Facts, style: &Style, owner: Owner, indent:
     };
     let offset = u32::try_from(offset).map_or("-1".to_owned(), |index| index_text(index, style.hex_index));
     add(Fields::OFFSET, label, offset);
-    // The pool appears only if one is set, also where it alone was asked for; beside a list of OSTs it says nothing new.
+    // The pool appears only if one is set, even if only the pool is requested; next to a list of OSTs it is
+    // redundant.
     let is_told = !(owner.component && view.magic == MAGIC_SPECIFIC) || style.yaml;
     if let Some(pool) = view.pool.as_ref().filter(|pool| is_told && (*pool != POOL_IGNORED || style.raw)) {
         add(Fields::POOL, "pool:          ", pool.clone());
@@ -215,12 +216,12 @@ fn objects(out: &mut String, view: &LayoutView, style: &Style, owner: Owner) {
     }
 }
 
-/// An index; 0 has no prefix, as C writes it.
+/// Formats an index; 0 has no prefix, as in C.
 pub fn index_text(index: u32, hex: bool) -> String {
     if hex && index > 0 { format!("{index:#x}") } else { index.to_string() }
 }
 
-/// A FID, in YAML without brackets.
+/// Formats a FID, in YAML without brackets.
 fn fid_text(fid: &Fid, yaml: bool) -> String {
     let text = fid.to_string();
     match yaml {

@@ -1,7 +1,8 @@
-//! `lfs setstripe`: makes a file with a layout, or sets the layout of an empty file or the default of a directory.
+//! `lfs setstripe`: creates a file with a layout, or sets the layout of an empty file or the default of a
+//! directory.
 //!
-//! Everything that can be judged from the command line is judged before anything is opened, so that a bad argument
-//! leaves no file behind. Source: reference 2.1.
+//! All checks that need only the command line precede the first open, so that a bad argument leaves no file
+//! behind.
 
 mod components;
 mod edit;
@@ -22,7 +23,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
-/// What `--help` and a wrong call print.
+/// Text of `--help` and of a wrong call.
 const USAGE: &str = "\
 usage: lfs setstripe [STRIPING] [--mode MODE] FILE|DIR...
        lfs setstripe -E END [STRIPING] [-E END [STRIPING]]... [--mode MODE] FILE|DIR...
@@ -86,14 +87,14 @@ const OPTIONS: &[OptionSpec] = &[
     long('4', "component-set", Takes::Nothing),
     long('5', "foreign", Takes::MaybeValue),
     long('6', "flags", Takes::Value),
-    // Known to Lustre, named in the refusal.
+    // Options of Lustre that are refused by name.
     opt('N', "mirror-count", Takes::MaybeValue),
     opt('f', "file", Takes::Value),
     long('7', "ec", Takes::Value),
     long('8', "ec-expert", Takes::Value),
 ];
 
-/// Options of later kinds of layouts, and what they are for.
+/// Options of unsupported kinds of layouts, and their purpose.
 const UNSUPPORTED: &[(char, &str, &str)] = &[
     ('N', "-N", "mirrors"),
     ('f', "-f", "mirrors"),
@@ -104,7 +105,7 @@ const UNSUPPORTED: &[(char, &str, &str)] = &[
 const NAME: &str = "lfs setstripe";
 const MODE_DEFAULT: u32 = 0o644;
 
-/// What the command line asks for.
+/// Parsed command line.
 #[derive(Debug, PartialEq)]
 pub struct Plan {
     wish: Wish,
@@ -114,12 +115,12 @@ pub struct Plan {
     template: Option<String>,
     edit: Option<Edit>,
     foreign: Option<Foreign>,
-    /// File systems that pools were named with.
+    /// File systems in the names of pools.
     pool_owners: Vec<String>,
     paths: Vec<OsString>,
 }
 
-/// The command.
+/// Entry of `lfs setstripe` in the table of commands.
 pub const COMMAND: Command = Command {
     name: "setstripe",
     summary: "make a file with a layout, or set a directory's default",
@@ -147,7 +148,7 @@ fn usage(message: impl std::fmt::Display) -> Failure {
     Failure::usage(format!("{NAME} setstripe: {message}"), USAGE)
 }
 
-/// Judges the command line.
+/// Checks the command line.
 fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
     if let Some((_, name, what)) = UNSUPPORTED.iter().find(|(key, _, _)| parsed.has(*key)) {
         return Err(Failure::unsupported(NAME, &format!("option '{name}' ({what})")));
@@ -185,10 +186,10 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
     Ok(Plan { wish, delete, mode, copy, template, edit, foreign, pool_owners, paths })
 }
 
-/// The layout that options of `lfs migrate` ask for; `None` if there is none among them.
+/// Returns the layout that options of `lfs migrate` request; `None` without such options.
 ///
 /// # Errors
-/// A wrong call, or what reading a source or template gives.
+/// A wrong call, or a failure to read a source or template.
 pub fn wish_of_options(parsed: &Parsed) -> Result<Option<Wish>, Failure> {
     let mut builder = Builder::default();
     for (key, value) in &parsed.options {
@@ -207,7 +208,7 @@ pub fn wish_of_options(parsed: &Parsed) -> Result<Option<Wish>, Failure> {
     Ok(Some(wish))
 }
 
-/// The wish that makes a file like `source`.
+/// Returns the layout of a new file like `source`.
 fn copied(source: &str) -> Result<Wish, Failure> {
     let path = Path::new(source);
     let bytes = mounted::layout_of(path).map_err(|error| failed(path, &error))?;
@@ -219,7 +220,7 @@ fn copied(source: &str) -> Result<Wish, Failure> {
     })
 }
 
-/// The wish that a template of YAML describes.
+/// Returns the layout that a YAML template describes.
 fn from_template(source: &str) -> Result<Wish, Failure> {
     let text = std::fs::read_to_string(source)
         .map_err(|error| Failure::of(&error, format!("{NAME}: cannot read '{source}'")))?;
@@ -239,7 +240,7 @@ fn apply(plan: &Plan, path: &Path) -> Outcome {
         true => path,
         false => mounted::directory_of(path),
     };
-    // Asked first: on another file system nothing may be created.
+    // First: on another file system no file may be created.
     let mount = Mounted::open(place).map_err(|error| failed(path, &error))?;
     if plan.delete {
         if !directory {
@@ -260,10 +261,10 @@ fn apply(plan: &Plan, path: &Path) -> Outcome {
     result.map_err(|error| failed(path, &error))
 }
 
-/// The server would refuse an OST that does not exist, and take all OSTs for a pool that does not: what is meant is there.
+/// Checks that the requested OSTs and pools exist: for a missing pool the server would use all OSTs.
 ///
 /// # Errors
-/// `EINVAL`, said by `command`.
+/// `EINVAL`, with the message of `command`.
 pub fn check_targets(command: &str, mount: &Mounted, wish: &Wish) -> Outcome {
     for spec in wish.specs() {
         if let Some(pool) = spec.real_pool() {
@@ -274,7 +275,7 @@ pub fn check_targets(command: &str, mount: &Mounted, wish: &Wish) -> Outcome {
     check_index(command, mount, wish)
 }
 
-/// Saying which OSTs there are helps more than the server's errno.
+/// Refuses a missing OST with the list of existing ones, which helps more than the server's errno.
 fn check_index(command: &str, mount: &Mounted, wish: &Wish) -> Result<(), Failure> {
     let listed = |spec: &LayoutSpec| spec.first_ost.iter().chain(&spec.osts).copied().collect::<Vec<u16>>();
     let mut wanted = wish.specs().flat_map(listed).peekable();

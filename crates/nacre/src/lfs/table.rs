@@ -1,9 +1,9 @@
-//! The tables of `lfs df`. Source: reference 2.5 and appendix B.2.
+//! Tables of `lfs df`.
 
 use super::mounted::{TargetRow, TargetSpace};
 use nacre_types::TargetKind;
 
-/// What is counted, and how.
+/// Contents and form of the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DfStyle {
     /// `-i`: inodes instead of space.
@@ -12,17 +12,17 @@ pub struct DfStyle {
     pub human: Option<u32>,
     /// `-v`: all state letters and inactive targets.
     pub verbose: bool,
-    /// `-s`: the summary alone, without a head.
+    /// `-s`: the summary alone, without a header.
     pub summary_only: bool,
-    /// `-N`, or one target alone: neither head nor summary.
+    /// `-N`, or one target alone: neither header nor summary.
     pub rows_only: bool,
-    /// Show MDTs.
+    /// MDTs are shown.
     pub mdts: bool,
-    /// Show OSTs.
+    /// OSTs are shown.
     pub osts: bool,
 }
 
-/// Counts of one row in units of KiB or inodes.
+/// Counts of one row in KiB or inodes.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     total: u64,
@@ -53,7 +53,7 @@ impl Counts {
         self.available = self.available.saturating_add(other.available);
     }
 
-    /// used / (used + available), rounded up as `df` does.
+    /// Returns used / (used + available) in percent, rounded up as `df` does.
     fn percent(&self) -> u64 {
         let whole = u128::from(self.used) + u128::from(self.available);
         if whole == 0 {
@@ -63,7 +63,8 @@ impl Counts {
     }
 }
 
-/// Text for one file system mounted on `mount_point`: a line of these columns for each target, and their sum.
+/// Returns the text for one file system mounted on `mount_point`: a line of these columns for each target,
+/// and their sum.
 pub fn df(
     mount_point: &str,
     rows: &[TargetRow],
@@ -87,7 +88,7 @@ pub fn df(
             continue;
         }
         let Some(space) = &row.space else {
-            // What is out of use by an operator's will is no news.
+            // Targets that an operator has deactivated are not reported.
             if !style.summary_only && (row.active || style.verbose) {
                 out.push_str(&format!("{:<20}: inactive device\n", row.target.to_string()));
             }
@@ -120,7 +121,7 @@ fn line(columns: &[Column], cell: impl Fn(&Column) -> Option<String>) -> String 
     columns.iter().filter_map(cell).collect::<Vec<_>>().join(" ") + "\n"
 }
 
-/// What the targets come to.
+/// Sums over the targets.
 #[derive(Default)]
 struct Sums {
     mdt_blocks: Counts,
@@ -143,12 +144,13 @@ impl Sums {
         inodes.add(&Counts::of(space, true));
     }
 
-    /// Files have their space on OSTs where there are some.
+    /// Returns the sum of space: of the OSTs, if there are any.
     fn blocks(&self) -> Counts {
         if self.have_osts { self.ost_blocks } else { self.mdt_blocks }
     }
 
-    /// Every file needs an inode on an MDT; objects limit it only where they are fewer.
+    /// Returns the sum of inodes: every file needs one on an MDT; objects are the limit only where they are
+    /// fewer.
     fn inodes(&self) -> Counts {
         let (mdts, osts) = (self.mdt_inodes, self.ost_inodes);
         let total = match (self.have_osts, mdts.total > 0) {
@@ -165,15 +167,15 @@ impl Sums {
 pub enum Column {
     /// UUID.
     Source,
-    /// A number of blocks or inodes: its head, from which counts, which one.
+    /// Number of blocks or inodes: its header, the table that it is from, and which number.
     Count(&'static str, bool, Which),
-    /// Mount point and place.
+    /// Mount point and target.
     Target,
     /// State letters.
     State,
 }
 
-/// Which of the counts of a target.
+/// One of a target's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
     Total,
@@ -183,10 +185,10 @@ pub enum Which {
     Percent,
 }
 
-/// The columns that a list of names asks for.
+/// Parses a list of names of columns.
 ///
 /// # Errors
-/// The first name that is none.
+/// The first unknown name.
 pub fn columns_of(list: &str) -> Result<Vec<Column>, String> {
     let column = |name: &str| {
         Ok(match name {
@@ -208,7 +210,7 @@ pub fn columns_of(list: &str) -> Result<Vec<Column>, String> {
     list.split(',').map(column).collect()
 }
 
-/// The columns without `-u`, and with `-i`.
+/// Columns without `-u`, and with `-i`.
 const BLOCKS: [Column; 7] = [
     Column::Source,
     Column::Count("1K-blocks", false, Which::Total),
@@ -229,7 +231,7 @@ const INODES: [Column; 7] = [
 ];
 
 impl Column {
-    /// Its head; states have none.
+    /// Returns the header; the state has none.
     fn head(self, style: &DfStyle) -> Option<String> {
         Some(match self {
             Column::Source => format!("{:<20}", "UUID"),
@@ -271,13 +273,14 @@ impl Column {
     }
 }
 
-/// `1024.0M`: the largest unit that keeps the number at or below the base. `plain` numbers count ones, others KiB.
+/// Formats like `1024.0M`: the largest unit that keeps the number at or below the base. The unit of a `plain`
+/// number is one, else KiB.
 fn human(number: u64, base: u32, plain: bool) -> String {
     const UNITS: [char; 7] = [' ', 'K', 'M', 'G', 'T', 'P', 'E'];
     let base = f64::from(base);
     let (mut value, mut unit) = match plain {
         true => (number as f64, 0),
-        // KiB are binary whatever the base of the display is.
+        // KiB are binary in either base of the display.
         false => (number as f64 * 1024.0 / base, 1),
     };
     while value > base && unit + 1 < UNITS.len() {
@@ -287,7 +290,7 @@ fn human(number: u64, base: u32, plain: bool) -> String {
     if unit == 0 { number.to_string() } else { format!("{value:.1}{}", UNITS[unit]) }
 }
 
-/// Letters of the state bits: errors always, others when asked.
+/// Returns the letters of the state bits: errors always, others if `verbose`.
 pub fn state_letters(state: u32, verbose: bool) -> String {
     const ERRORS: [(u32, char); 5] = [(1, 'D'), (2, 'R'), (4, 'N'), (0x20, 'S'), (0x40, 'I')];
     const OTHERS: [(u32, char); 2] = [(0x100, 'a'), (0x200, 'f')];
@@ -371,7 +374,7 @@ filesystem_summary:       100000       10000       90000  10%  /mnt/x
         };
         let said = "OST0001             : inactive device\n";
         assert!(text(&rows, false).contains(said));
-        // Out of use.
+        // Deactivated.
         rows[2].active = false;
         assert!(!text(&rows, false).contains("OST0001"));
         assert!(text(&rows, true).contains(said));

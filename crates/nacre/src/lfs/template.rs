@@ -1,7 +1,7 @@
-//! Layouts as YAML: what `lfs getstripe -y` prints, read back for `lfs setstripe -y`. Source: reference 2.1 and 2.2.
+//! Layouts as YAML: the output of `lfs getstripe -y`, read back by `lfs setstripe -y`.
 //!
-//! A template says what a layout looks like and which OSTs it is on, as Lustre's: ids, generations, states and the names of
-//! objects are read and passed over. Keys that nobody knows are refused, so that a misspelt one does not go unnoticed.
+//! A template describes a layout and its OSTs, as Lustre's does: ids, generations, states and names of
+//! objects are parsed and ignored. Unknown keys are refused, so that a misspelt one is noticed.
 
 use nacre_layout::layout::{EXTENSION_UNIT, STRIPE_COUNT_ALL};
 use nacre_layout::wish::begin_again;
@@ -9,12 +9,12 @@ use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, Pattern, P
 use nacre_types::limits::{STRIPE_COUNT_MAX, TARGET_INDEX_MAX};
 use std::fmt;
 
-/// Why a template is refused.
+/// Reason to refuse a template.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// It is no YAML of the kind that templates are: the line.
+    /// Not YAML of the supported form: the line number and the reason.
     Malformed(usize, String),
-    /// It says what cannot be: the line, if it is one, and what.
+    /// An impossible layout: the line number, if a line is at fault, and the reason.
     Impossible(Option<usize>, String),
 }
 
@@ -29,10 +29,10 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Reads a template.
+/// Parses a template.
 ///
 /// # Errors
-/// What is wrong, and in which line.
+/// The reason and the line.
 pub fn parse(text: &str) -> Result<Wish, Refusal> {
     let mut reading = Reading::default();
     for (index, line) in text.lines().enumerate() {
@@ -45,7 +45,8 @@ pub fn parse(text: &str) -> Result<Wish, Refusal> {
     reading.finish().map_err(|what| Refusal::Impossible(None, what))
 }
 
-/// Key and value of a line, and whether an item of a list begins with it; `None` of one that says nothing.
+/// Returns key and value of a line, and whether it starts an item of a list; `None` for a line without
+/// content.
 fn entry(line: &str) -> Result<Option<(bool, &str, &str)>, String> {
     let content = line.trim();
     if content.is_empty() || content.starts_with('#') || matches!(content, "---" | "...") {
@@ -60,7 +61,7 @@ fn entry(line: &str) -> Result<Option<(bool, &str, &str)>, String> {
     };
     let (key, value) = content.split_once(':').ok_or_else(|| format!("'{content}' has no key"))?;
     let value = value.trim();
-    // Nothing in a template has such values.
+    // No value of a template has such a form.
     if value.starts_with(['[', '{', '&', '*', '!', '|', '>', '%', '@', '`', '"', '\'']) {
         return Err(format!("'{value}' is no plain value"));
     }
@@ -72,9 +73,9 @@ struct Reading {
     plain: LayoutSpec,
     components: Vec<Part>,
     in_components: bool,
-    /// Objects are being listed, so that indexes are theirs.
+    /// The list of objects is being read, so that indexes are theirs.
     in_objects: bool,
-    /// The OST of the object that is being read.
+    /// OST of the object that is being read.
     object_ost: Option<u16>,
 }
 
@@ -101,7 +102,7 @@ impl Reading {
         self.field(key, value)
     }
 
-    /// Half of an object; `None` if the value is none of its values.
+    /// Reads one of an object's two fields; `None` if the value is invalid.
     fn object(&mut self, key: &str, value: &str) -> Option<()> {
         if key == "l_ost_idx" {
             let index = match value.strip_prefix("0x") {
@@ -153,7 +154,7 @@ impl Reading {
         Ok(())
     }
 
-    /// A field of a striping; `None` if the value is none of its values.
+    /// Reads a field of a striping; `None` if the value is invalid.
     fn striping(&mut self, key: &str, value: &str) -> Option<Result<(), String>> {
         let spec = self.spec();
         match key {
@@ -184,7 +185,7 @@ impl Reading {
             "pattern" if value == "raid0" => {}
             "pattern" if value == "raid0,overstriped" => spec.pattern = Pattern::Overstriped,
             "pattern" if value == "mdt" => spec.pattern = Pattern::Mdt,
-            // Where the data is, not what it looks like.
+            // The position of the data is not part of the layout's shape.
             "mdt_index" => {
                 value.parse::<u16>().ok()?;
             }
@@ -206,9 +207,9 @@ impl Reading {
             let Some(end) = part.end else {
                 return Err(format!("component {} has no 'lcme_extent.e_end'", place + 1));
             };
-            // One begins where the one before it ends.
+            // A component starts at the end of the previous one.
             let start = part.start.or(components.last().map(|before| before.extent.end)).unwrap_or(0);
-            // On an MDT the numbers only repeat the component's size.
+            // On an MDT the fields only repeat the component's size.
             let spec = match (part.spec.pattern, part.flags.contains(ComponentFlags::EXTENSION)) {
                 (Pattern::Mdt, _) => LayoutSpec::ON_MDT,
                 (_, true) => LayoutSpec { stripe_size: part.spec.stripe_size, ..LayoutSpec::default() },
@@ -216,7 +217,7 @@ impl Reading {
             };
             components.push(ComponentSpec { extent: Extent { start, end }, flags: part.flags, spec });
         }
-        // A file's has grown.
+        // The template of a file contains the grown extent.
         begin_again(&mut components);
         Ok(Wish::Composite(components))
     }

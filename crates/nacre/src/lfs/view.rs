@@ -1,7 +1,7 @@
-//! A layout as `lfs` shows it: every field of Lustre's `lov_user_md`, decoded without judging it.
+//! A layout as `lfs` shows it: every field of Lustre's `lov_user_md`, decoded without validation.
 //!
-//! `nacre_layout::user` turns the same bytes into a layout that can be followed and refuses what cannot; a viewer must
-//! show what is there. Source: reference 3.6.
+//! `nacre_layout::user` decodes the same bytes into a usable layout and refuses invalid ones; a viewer must
+//! show the stored bytes.
 
 mod composite;
 
@@ -18,7 +18,7 @@ const PATTERN_RELEASED: u32 = 0x8000_0000;
 const PATTERN_MDT: u32 = 0x100;
 const POOL: std::ops::Range<usize> = 32..48;
 
-/// Sequences below this are not FIDs but the old object group number.
+/// Sequences below this are object group numbers of the old form, not FIDs.
 const SEQ_FID_FIRST: u64 = 0x1_0000_0000;
 
 /// A layout of either form.
@@ -31,10 +31,10 @@ pub enum View {
 }
 
 impl View {
-    /// Reads the bytes of `lustre.lov`.
+    /// Decodes the value of `lustre.lov`.
     ///
     /// # Errors
-    /// A short phrase that says why they cannot be shown.
+    /// A short phrase with the reason.
     pub fn decode(bytes: &[u8]) -> Result<View, &'static str> {
         match u32_at(bytes, 0) {
             Some(MAGIC_COMPOSITE) => CompositeView::decode(bytes).map(View::Composite),
@@ -42,7 +42,7 @@ impl View {
         }
     }
 
-    /// The striping of each component.
+    /// Returns the striping of each component.
     pub fn layouts(&self) -> impl Iterator<Item = &LayoutView> {
         let (plain, entries) = match self {
             View::Plain(layout) => (Some(layout), &[][..]),
@@ -52,28 +52,28 @@ impl View {
     }
 }
 
-/// A plain layout's fields.
+/// Fields of a plain layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutView {
-    /// Version 1 or 3, or that of a wish for exact OSTs.
+    /// Version 1 or 3, or the magic of a template with exact OSTs.
     pub magic: u32,
-    /// Pattern bits.
+    /// Bits of the pattern.
     pub pattern: u32,
-    /// The file, or the directory whose default it is.
+    /// FID of the file, or of the directory whose default it is.
     pub fid: Fid,
-    /// Bytes; 0 for the default.
+    /// Stripe size in bytes; 0 for the default.
     pub stripe_size: u32,
-    /// Stripes; 0 for the default, 0xffff for all OSTs.
+    /// Number of stripes; 0 for the default, 0xffff for all OSTs.
     pub stripe_count: u16,
-    /// Layout generation of a file, first OST of a wish.
+    /// Layout generation of a file, first OST of a template.
     pub offset_or_generation: u16,
     /// Pool name, if set.
     pub pool: Option<String>,
-    /// Objects in stripe order; of a wish for exact OSTs those that it names, with id 0.
+    /// Objects in stripe order; for a template with exact OSTs the OSTs that it names, with id 0.
     pub objects: Vec<ObjectView>,
 }
 
-/// One object.
+/// An object of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectView {
     /// Index of its OST.
@@ -82,15 +82,15 @@ pub struct ObjectView {
     pub id: u64,
     /// 0 for objects of MDT0, else the FID's sequence.
     pub group: u64,
-    /// The object's FID.
+    /// FID of the object.
     pub fid: Fid,
 }
 
 impl LayoutView {
-    /// Reads a plain layout.
+    /// Decodes a plain layout.
     ///
     /// # Errors
-    /// A short phrase that says why it cannot be shown.
+    /// A short phrase with the reason.
     pub fn decode(bytes: &[u8]) -> Result<LayoutView, &'static str> {
         const SHORT: &str = "the layout is cut short";
         let magic = u32_at(bytes, 0).ok_or(SHORT)?;
@@ -117,7 +117,7 @@ impl LayoutView {
         })
     }
 
-    /// What a directory says that says nothing.
+    /// Returns the layout of a directory without settings.
     pub fn nothing() -> LayoutView {
         LayoutView {
             magic: MAGIC_V1,
@@ -131,7 +131,7 @@ impl LayoutView {
         }
     }
 
-    /// The pattern in words, as in `raid0,released`; nothing where none was said.
+    /// Returns the pattern in words, as in `raid0,released`; empty if none is set.
     pub fn pattern_text(&self) -> String {
         const BITS: [(u32, &str); 9] = [
             (0x1, "raid0"),
@@ -156,7 +156,7 @@ impl LayoutView {
         words.join(",")
     }
 
-    /// The stripe count as shown: -1 for all OSTs, -2 for twice as many.
+    /// Returns the stripe count as shown: -1 for all OSTs, -2 for twice as many.
     pub fn shown_count(&self) -> i32 {
         match stripes_per_ost(self.stripe_count) {
             Some(several) => -i32::from(several),
@@ -164,33 +164,34 @@ impl LayoutView {
         }
     }
 
-    /// True for a file that has no objects yet: its bytes say what was wished for. (A released file has none either.)
+    /// Returns true for a file without objects: its bytes are the requested layout. (A released file has none
+    /// either.)
     pub fn is_wish(&self) -> bool {
         let has_objects = !self.objects.is_empty() && self.magic != MAGIC_SPECIFIC;
         !has_objects && self.pattern & PATTERN_RELEASED == 0
     }
 
-    /// The objects that are there, none of a wish.
+    /// Returns the existing objects; none for a template.
     pub fn placed(&self) -> &[ObjectView] {
         if self.is_wish() { &[] } else { &self.objects }
     }
 
-    /// True if one of the objects that are there lies on this OST.
+    /// Returns true if one of the existing objects is on this OST.
     pub fn is_on(&self, ost_index: u32) -> bool {
         self.placed().iter().any(|object| object.ost_index == ost_index)
     }
 
-    /// True for a file whose data an archive has.
+    /// Returns true for a file whose data is in an archive.
     pub fn is_released(&self) -> bool {
         self.pattern & PATTERN_RELEASED != 0
     }
 
-    /// True for data on the MDT, which has no OST.
+    /// Returns true for data on the MDT, which has no OST.
     pub fn is_on_mdt(&self) -> bool {
         self.pattern & PATTERN_MDT != 0
     }
 
-    /// First OST of a file: that of its first object, or the one wished for; -1 for any.
+    /// Returns the first OST of a file: that of its first object, or the requested one; -1 for any.
     pub fn file_offset(&self) -> i64 {
         match self.objects.first() {
             _ if self.is_wish() => self.wish_offset(),
@@ -199,17 +200,18 @@ impl LayoutView {
         }
     }
 
-    /// Of an extension: bytes by which the component before it grows.
+    /// Returns the growth step of an extension in bytes, by which the component before it grows.
     pub fn extension_size(&self) -> u64 {
         u64::from(self.stripe_size) * EXTENSION_UNIT
     }
 
-    /// Layout generation of a file: counts changes of its objects, so 0 before there are any.
+    /// Returns the layout generation of a file: it counts changes of its objects, and is 0 while there are
+    /// none.
     pub fn generation(&self) -> u16 {
         if self.is_wish() && !self.is_on_mdt() { 0 } else { self.offset_or_generation }
     }
 
-    /// First OST that a wish names, -1 for any.
+    /// Returns the first OST that a template names, -1 for any.
     pub fn wish_offset(&self) -> i64 {
         match self.offset_or_generation {
             _ if self.is_on_mdt() => -1,
@@ -220,13 +222,13 @@ impl LayoutView {
 }
 
 impl ObjectView {
-    /// An OST that is to get an object, shown as Lustre does: number 0 of MDT0's on that OST.
+    /// Returns an OST that will get an object, as Lustre shows it: object 0 of MDT0 on that OST.
     fn wanted(bytes: &[u8]) -> ObjectView {
         let ost_index = u32_at(bytes, 20).unwrap_or(0);
         ObjectView { ost_index, id: 0, group: 0, fid: Fid::ost_object(ost_index as u16, 0) }
     }
 
-    /// Reads 24 bytes. A first word in the FID range means a FID, else the old form (id, group).
+    /// Decodes 24 bytes. A first word in the range of FIDs means a FID, else the old form (id, group).
     fn decode(bytes: &[u8]) -> ObjectView {
         let first = u64_at(bytes, 0).unwrap_or(0);
         let second = u64_at(bytes, 8).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! `lfs mkdir` and `lfs setdirstripe`: directories on certain MDTs, and what new directories get.
+//! `lfs mkdir` and `lfs setdirstripe`: directories on chosen MDTs, and defaults of new directories.
 
 use crate::lfs::getopt::{self, OptionSpec, Parsed, Takes, long, opt};
 use crate::lfs::mounted::{self, Mounted};
@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
-/// What `--help` and a wrong call of `lfs mkdir` print.
+/// Text of `--help` and of a wrong call of `lfs mkdir`.
 const MKDIR_USAGE: &str = "\
 usage: lfs mkdir [-c COUNT|-C COUNT] [-i INDEX[,INDEX|-INDEX...]] [-H HASH] [-o MODE] [-X LEVELS] DIR...
        lfs mkdir --foreign[=TYPE] [--flags HEX] --xattr TEXT [-o MODE] DIR...
@@ -68,7 +68,7 @@ pub(super) const CREATE_OPTIONS: &[OptionSpec] = &[
 ];
 const MODE_DEFAULT: u32 = 0o777;
 
-/// What is to be done with each directory.
+/// Action on each directory.
 #[derive(Debug, PartialEq)]
 enum Action {
     Make(DirDefault),
@@ -77,25 +77,25 @@ enum Action {
     RemoveDefault,
 }
 
-/// What the command was asked for.
+/// Parsed command line.
 #[derive(Debug, PartialEq)]
 struct Plan {
     action: Action,
-    /// As given, without the umask.
+    /// Mode as given, before the umask.
     mode: Option<u32>,
-    /// A number of shards was named: directories that are there get it.
+    /// A shard count was given: existing directories are restriped to it.
     restripes: bool,
     paths: Vec<OsString>,
 }
 
-/// The command.
+/// Entry of `lfs mkdir` in the table of commands.
 pub const MKDIR: Command = Command {
     name: "mkdir",
     summary: "make a directory, also a foreign one",
     usage: MKDIR_USAGE,
     run: Run::Parsed(CREATE_OPTIONS, |parsed| run("lfs mkdir", parsed)),
 };
-/// The command.
+/// Entry of `lfs setdirstripe` in the table of commands.
 pub const SETDIRSTRIPE: Command = Command {
     name: "setdirstripe",
     summary: "the same",
@@ -118,7 +118,7 @@ fn run(name: &str, parsed: &Parsed) -> Outcome {
 }
 
 fn not_made(name: &str, path: &Path, error: &io::Error) -> Failure {
-    // One that has as many shards as are wanted is there, no more and no less.
+    // A directory that has the requested shards exists already, like any other.
     let errno = match errno_of(error) {
         Errno::ALREADY => Errno::EXIST,
         errno => errno,
@@ -137,7 +137,7 @@ fn not_made(name: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::new(errno, message)
 }
 
-/// Options on their way to a plan.
+/// Options while the plan is being built.
 struct Reader<'a> {
     name: &'a str,
     parsed: &'a Parsed,
@@ -204,7 +204,7 @@ impl Reader<'_> {
         Ok(count)
     }
 
-    /// The MDTs of a list like `0,2-4`; an empty one for -1.
+    /// Parses the MDTs of a list like `0,2-4`; an empty one for -1.
     fn mdts(&self) -> Result<Option<Vec<u16>>, Failure> {
         let Some(text) = self.value(['i', 'm']) else { return Ok(None) };
         if text == "-1" {
@@ -284,7 +284,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What is wished for. Without any MDT and count it is one MDT with room.
+    /// Returns the requested placement. Without an MDT and count it is one MDT with free space.
     fn wish(
         &self,
         is_default: bool,
@@ -319,7 +319,7 @@ impl Reader<'_> {
     }
 }
 
-/// What lets others than administrators choose MDTs.
+/// Returns the hint about the parameter that lets users other than administrators choose MDTs.
 fn who_may(errno: Errno) -> &'static str {
     match errno {
         Errno::PERM => {
@@ -330,14 +330,14 @@ fn who_may(errno: Errno) -> &'static str {
     }
 }
 
-/// Refuses a default that names an MDT which does not exist: nothing could be made in the directory.
+/// Refuses a default that names a missing MDT: no directory could be created under it.
 fn check_mdts(name: &str, path: &Path, default: &DirDefault) -> Outcome {
     let named = u16::try_from(default.index).ok().into_iter().chain(default.mdts.iter().copied());
     let mut named = named.peekable();
     if named.peek().is_none() {
         return Ok(());
     }
-    // What cannot be asked is told by what follows.
+    // If the targets cannot be read, the next request reports the error.
     let Ok(rows) = Mounted::open(path).and_then(|mount| mount.targets()) else { return Ok(()) };
     match named.find(|mdt| !rows.iter().any(|row| row.target == TargetId::mdt(*mdt))) {
         None => Ok(()),
@@ -376,7 +376,7 @@ fn make_one(path: &Path, plan: &Plan) -> io::Result<()> {
     };
     match &plan.action {
         Action::Make(wish) if plan.restripes && path.is_dir() => {
-            // One that is there keeps its rights.
+            // An existing directory keeps its mode.
             return make_on(&parent, path, plan, wish);
         }
         Action::Make(wish) if is_about_mdts(&parent, wish)? => make_on(&parent, path, plan, wish)?,
@@ -394,7 +394,8 @@ fn make_one(path: &Path, plan: &Plan) -> io::Result<()> {
     finish().inspect_err(|_| drop(fs::remove_dir(path)))
 }
 
-/// Whether there is something to choose from. The mount knows best whether an MDT exists: it may just have joined.
+/// Returns whether there is a choice of MDTs. The mount decides whether an MDT exists: it may just have
+/// joined.
 fn is_about_mdts(parent: &Mounted, wish: &DirDefault) -> io::Result<bool> {
     let rows = parent.targets()?;
     let is_there = |mdt: u16| rows.iter().any(|row| row.target == TargetId::mdt(mdt));
@@ -405,7 +406,7 @@ fn is_about_mdts(parent: &Mounted, wish: &DirDefault) -> io::Result<bool> {
     Ok(rows.iter().filter(|row| row.target.kind == TargetKind::Mdt).count() > 1)
 }
 
-/// Makes a directory on certain MDTs.
+/// Creates a directory on the chosen MDTs.
 fn make_on(parent: &Mounted, path: &Path, plan: &Plan, wish: &DirDefault) -> io::Result<()> {
     let name = path.file_name().ok_or(io::Error::from(Errno::EXIST))?;
     let mode = plan.mode;
@@ -428,7 +429,7 @@ fn make_on(parent: &Mounted, path: &Path, plan: &Plan, wish: &DirDefault) -> io:
     })
 }
 
-/// The umask of this process, which has one thread.
+/// Returns the umask of this process, which has one thread.
 fn umask() -> u32 {
     let mask = rustix::process::umask(Mode::empty());
     rustix::process::umask(mask);

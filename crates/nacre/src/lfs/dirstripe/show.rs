@@ -1,4 +1,4 @@
-//! `lfs getdirstripe`: over which MDTs directories are spread, and what new directories get. Source: reference 2.3 and B.2.
+//! `lfs getdirstripe`: shows the MDTs of directories, and the defaults of new directories.
 
 use crate::lfs::getopt::{self, OptionSpec, Parsed, Takes, long, opt};
 use crate::lfs::mounted::{self, Mounted};
@@ -14,7 +14,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What `--help` and a wrong call of `lfs getdirstripe` print.
+/// Text of `--help` and of a wrong call of `lfs getdirstripe`.
 const SHOW_USAGE: &str = "\
 usage: lfs getdirstripe [-c|-T] [-i|-m] [-H] [-F] [-X] [--max-inherit-rr] [-D] [-R] [-O MDT] [-r] [-v] [-y] [--hex-idx] DIR...
   -c, -T, --mdt-count  how many MDTs it is spread over: 0 for a directory that is whole
@@ -66,11 +66,11 @@ const HASH: u8 = 16;
 const INHERIT: u8 = 32;
 const IN_TURN: u8 = 64;
 const SHARDS: u8 = 128;
-/// Those that are shown if nothing is said.
+/// Fields that are shown by default.
 const USUAL: u8 = COUNT | INDEX | HASH | INHERIT | IN_TURN | SHARDS;
 const ALL: u8 = USUAL | FID | MAGIC;
 
-/// What is shown, and how.
+/// Fields to show, and their form.
 struct Style {
     fields: u8,
     default: bool,
@@ -79,11 +79,11 @@ struct Style {
     json: bool,
     hex: bool,
     recursive: bool,
-    /// Only directories on this MDT.
+    /// Shows only directories on this MDT.
     only: Option<String>,
 }
 
-/// The command.
+/// Entry of `lfs getdirstripe` in the table of commands.
 pub const GETDIRSTRIPE: Command = Command {
     name: "getdirstripe",
     summary: "show how directories are spread over MDTs",
@@ -91,7 +91,7 @@ pub const GETDIRSTRIPE: Command = Command {
     run: Run::Parsed(SHOW_OPTIONS, show),
 };
 
-/// Shows the directories that are named.
+/// Shows the directories of the command line.
 pub fn show(parsed: &Parsed) -> Outcome {
     check_operands(parsed, &format!("{NAME}: DIR must be specified"), SHOW_USAGE)?;
     let style = style_of(parsed);
@@ -185,7 +185,7 @@ fn show_one(path: &Path, style: &Style) -> io::Result<String> {
     Ok(Subject::of_directory(directory).shown(path, &fid, style, only, shown_path.as_deref()))
 }
 
-/// The MDT with this UUID, name or number.
+/// Returns the index of the MDT with this UUID, name or number.
 fn mdt_of(path: &Path, name: &str) -> io::Result<u32> {
     let mount = Mounted::open(path)?;
     let (rows, fsname) = (mount.targets()?, mount.fsname());
@@ -207,7 +207,7 @@ struct Subject {
     count: i32,
     index: i32,
     hash: u32,
-    /// Levels, of a default.
+    /// Levels of inheritance, of a default.
     inherit: Option<(i32, i32)>,
     shards: Vec<(Fid, u32)>,
 }
@@ -225,7 +225,7 @@ impl Subject {
     }
 
     fn of_default(default: Option<DirDefault>) -> Subject {
-        // Nobody says anything: as Lustre shows it.
+        // No default is set: shown as by Lustre.
         let default = default.unwrap_or(DirDefault { count: 0, ..DirDefault::default() });
         Subject {
             magic: MAGIC_DEFAULT,
@@ -237,7 +237,7 @@ impl Subject {
         }
     }
 
-    /// Its text, or a line of JSON.
+    /// Returns its text, or a line of JSON.
     fn shown(
         &self,
         path: &Path,
@@ -295,11 +295,11 @@ fn text_of(fid: &Fid, subject: &Subject, style: &Style, only: Option<u32>, path:
         let _ = writeln!(out, "{prefix}{path}");
     }
     let index = match style.hex {
-        // Nothing in particular is not shown as a number with many digits f in decimal either.
+        // -1 (any MDT) is 0xffffffff in hexadecimal, and -1 in decimal.
         true => format!("{:#x}", subject.index),
         false => subject.index.to_string(),
     };
-    // Labels as long as the longest one, which Lustre fills up in its own way.
+    // Labels are padded to the longest one, as Lustre does.
     let (max_inherit, in_turn) = subject.inherit.unwrap_or_default();
     let of_default = subject.inherit.is_some();
     let fields = [

@@ -1,7 +1,7 @@
-//! The command line of `lfs find`. Source: reference 2.6.
+//! Command line of `lfs find`.
 //!
-//! Long options may have one dash or two and may be abbreviated, as `getopt_long_only` does it; `!` turns the next one
-//! round; paths stand together, before or after the options.
+//! Long options may have one dash or two and may be abbreviated, as in `getopt_long_only`; `!` negates the
+//! next one; paths are adjacent, before or after the options.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -11,11 +11,11 @@ use std::os::unix::ffi::OsStrExt;
 enum Takes {
     Nothing,
     Value,
-    /// Only behind `=`.
+    /// Only after `=`.
     Maybe,
 }
 
-/// An option: its key is what the program asks for.
+/// An option with the key by which the program queries it.
 struct Spec {
     key: Key,
     short: Option<u8>,
@@ -23,7 +23,7 @@ struct Spec {
     takes: Takes,
 }
 
-/// What an option means; the table of options says how each is called.
+/// Meaning of an option; the table of options has the names of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key {
     Age(u8),
@@ -50,7 +50,7 @@ pub enum Key {
     MirrorCount,
     MirrorState,
     Name,
-    /// The letters behind `newer`.
+    /// Letters after `newer`.
     Newer(u8, u8),
     Ost,
     Permissions,
@@ -137,27 +137,27 @@ const SPECS: &[Spec] = &[
 /// One option of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// Which.
+    /// Meaning of the option.
     pub key: Key,
-    /// `!` stood before it.
+    /// The option follows `!`.
     pub negated: bool,
-    /// Its value; empty if it has none.
+    /// Value of the option; empty if it has none.
     pub value: String,
 }
 
-/// A command line in parts.
+/// A command line split into its parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandLine {
-    /// Where to begin.
+    /// Starting points of the search.
     pub paths: Vec<OsString>,
     /// Options in order.
     pub options: Vec<Given>,
 }
 
-/// Takes a command line apart.
+/// Splits a command line into its parts.
 ///
 /// # Errors
-/// What is wrong with it, without the command's name.
+/// The error message, without the command's name.
 pub fn parse(args: &[OsString]) -> Result<CommandLine, String> {
     let mut line = CommandLine::default();
     let mut words = args.iter();
@@ -204,7 +204,7 @@ fn text(word: &OsStr) -> String {
     word.to_string_lossy().into_owned()
 }
 
-/// The option that a word names, and the value that is part of the word.
+/// Returns the option of a word, and the value that is part of the word.
 fn option(word: &OsStr) -> Result<(Key, Takes, Option<String>), String> {
     let word = text(word);
     let double = word.starts_with("--");
@@ -235,7 +235,7 @@ fn option(word: &OsStr) -> Result<(Key, Takes, Option<String>), String> {
             return Err(format!("option '{word}' is ambiguous"));
         }
     }
-    // A letter with its value glued on.
+    // A letter with an attached value.
     let glued = word.as_bytes().get(1).filter(|_| !double).and_then(|letter| short(*letter));
     match glued {
         Some(spec) if spec.takes == Takes::Value => Ok((spec.key, spec.takes, Some(word[2..].to_owned()))),
@@ -243,7 +243,7 @@ fn option(word: &OsStr) -> Result<(Key, Takes, Option<String>), String> {
     }
 }
 
-/// `newer` and `newerXY`: X and Y are letters of times, Y may be `t` for a date.
+/// Parses `newer` and `newerXY`: X and Y are letters of times, Y may be `t` for a date.
 fn newer(name: &str) -> Option<Result<Key, String>> {
     let letters = name.strip_prefix("newer")?.as_bytes();
     let is_time = |letter: u8| super::predicate::Stamp::from_letter(letter).is_some();

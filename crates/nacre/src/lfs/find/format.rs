@@ -1,4 +1,4 @@
-//! `--printf`, `--ls` and `--json`. Source: reference 2.6.
+//! Output formats `--printf`, `--ls` and `--json`.
 
 use super::layout::Shape;
 use super::mode::{kind_letter, mode_text};
@@ -10,45 +10,45 @@ use nacre_layout::DirHash;
 use nacre_types::{Attr, FileKind};
 use serde_json::{Value, json};
 
-/// What `--ls` stands for.
+/// Format of `--ls`.
 pub const LS: &str = "%i\\t%k\\t%M\\t%n\\t%u\\t%g\\t%s\\t%t\\t%p\\n";
 
 /// A part of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
-    /// Bytes as they are.
+    /// Literal bytes.
     Text(Vec<u8>),
-    /// A value of an entry, one of [`FIELDS`].
+    /// A field of an entry, one of [`FIELDS`].
     Value { field: &'static str, width: usize, left: bool, zeros: bool },
 }
 
-/// What may follow `%` and its width, the longer ones first.
+/// Fields after `%` and the width, longer ones first.
 const FIELDS: &[&str] = &[
     "La", "LA", "Lc", "LF", "Lh", "Li", "Lo", "Lp", "LP", "LS", "A@", "C@", "T@", "W@", "a", "c", "t", "w",
     "b", "g", "G", "i", "k", "m", "M", "n", "p", "s", "u", "U", "y",
 ];
 
-/// A format that was read.
+/// A parsed format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format {
     pieces: Vec<Piece>,
 }
 
-/// All that a format may print of an entry.
+/// Values of an entry that a format may print.
 #[derive(Clone, Copy, Debug)]
 pub struct Printed<'a> {
-    /// The path as the walk came to it.
+    /// Path as the walk reached it.
     pub path: &'a [u8],
-    /// Its attributes.
+    /// Attributes.
     pub attr: &'a Attr,
-    /// Its layout, if the format asks for it.
+    /// Layout, if the format needs it.
     pub shape: &'a Shape,
-    /// How names of a directory are spread, if the format asks for it.
+    /// Distribution of a directory's names over MDTs, if the format needs it.
     pub spread: &'a Spread,
 }
 
 impl Printed<'_> {
-    /// A line of JSON: sizes are bytes, times seconds since 1970.
+    /// Returns a line of JSON: sizes are bytes, times seconds since 1970.
     pub fn json_line(&self) -> String {
         let Printed { attr, shape, spread, .. } = *self;
         let kind = match attr.kind() {
@@ -91,7 +91,7 @@ impl Printed<'_> {
 }
 
 impl Format {
-    /// Reads a format. What is no directive stands for itself.
+    /// Parses a format. Text that is not a directive is literal.
     pub fn parse(text: &str) -> Format {
         let (mut pieces, mut plain) = (Vec::new(), Vec::new());
         let bytes = text.as_bytes();
@@ -132,22 +132,23 @@ impl Format {
         self.pieces.iter().any(|piece| matches!(piece, Piece::Value { field, .. } if fields.contains(field)))
     }
 
-    /// True if it prints something of a layout.
+    /// Returns true if it prints a field of the layout.
     pub fn needs_layout(&self) -> bool {
         self.asks(&["Lc", "Li", "Lo", "Lp", "LS"])
     }
 
-    /// True if it prints how names of directories are spread.
+    /// Returns true if it prints the distribution of directories' names over MDTs.
     pub fn needs_spread(&self) -> bool {
         self.asks(&["Lc", "Lo", "Lh"])
     }
 
-    /// True if it prints what writers of a file know better than the MDT.
+    /// Returns true if it prints attributes for which writers of a file, and not the MDT, have the newest
+    /// values.
     pub fn needs_data(&self) -> bool {
         self.asks(&["s", "b", "k", "a", "A@", "c", "C@", "t", "T@"])
     }
 
-    /// Appends what is printed of an entry.
+    /// Appends the output for an entry.
     pub fn print(&self, entry: &Printed<'_>, names: &mut Names, out: &mut Vec<u8>) {
         for piece in &self.pieces {
             match piece {
@@ -175,10 +176,10 @@ fn pad(text: &[u8], width: usize, left: bool, fill: u8, out: &mut Vec<u8>) {
     }
 }
 
-/// Longest field that a format can ask for.
+/// Largest width of a field.
 const WIDTH_MAX: usize = 4096;
 
-/// A directive and its length.
+/// Parses a directive; returns its length and meaning.
 fn directive(text: &[u8]) -> Option<(usize, Piece)> {
     let (mut at, mut left, mut zeros, mut width) = (1, false, false, 0usize);
     while let Some(flag @ (b'-' | b'0')) = text.get(at) {
@@ -218,12 +219,12 @@ fn value_of(field: &str, entry: &Printed<'_>, names: &mut Names) -> String {
         "u" => names.of(Kind::User, attr.uid).to_owned(),
         "U" => attr.uid.to_string(),
         "y" => kind_letter(attr.kind()).to_string(),
-        // Files have none of the attributes that have letters.
+        // Files have no attributes with letters.
         "La" | "LA" => "---".to_owned(),
         "LF" => attr.fid.to_string().trim_matches(['[', ']']).to_owned(),
         "LP" => attr.projid.to_string(),
         "Lh" if attr.is_dir() => {
-            // The flags are above the number.
+            // The flags are in the bits above the number.
             let hash = DirHash::from_number(spread.hash as u16);
             hash.map_or("none", DirHash::name).to_owned()
         }
@@ -235,7 +236,7 @@ fn value_of(field: &str, entry: &Printed<'_>, names: &mut Names) -> String {
         "Lp" | "LS" if attr.is_dir() => String::new(),
         "Lc" => shape.main().map_or_else(String::new, |part| part.layout.shown_count().to_string()),
         "Li" => shape.main().map_or_else(String::new, |part| part.layout.file_offset().to_string()),
-        // One list for each component; what has no object yet is not known.
+        // One list for each component; positions of objects that do not exist are unknown.
         "Lo" => shape.parts().iter().map(|part| listed(part.places())).collect(),
         "Lp" => shape.main().and_then(|part| part.layout.pool.clone()).unwrap_or_default(),
         _ => shape.stripe_size().map_or_else(String::new, |size| size.to_string()),

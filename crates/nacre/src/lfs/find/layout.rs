@@ -1,4 +1,4 @@
-//! What predicates and formats ask of a layout.
+//! Queries of layouts by predicates and formats.
 
 use crate::lfs::mounted::Mounted;
 use crate::lfs::view::{EntryView, LayoutView, View};
@@ -7,47 +7,47 @@ use nacre_layout::wish::fitting_stripe_size;
 use nacre_types::limits::STRIPE_SIZE_DEFAULT;
 use std::io;
 
-/// First word of a foreign layout (reference 3.6).
+/// Magic of a foreign layout, its first word.
 const MAGIC_FOREIGN: u32 = 0x0BD7_0BD0;
 const PATTERN_RAID0: u32 = 1;
 const PATTERN_RELEASED: u32 = 0x8000_0000;
 
 /// Flag of a component with objects.
 const COMPONENT_INIT: u32 = 0x10;
-/// Flag of a component that only says how the one before it grows.
+/// Flag of an extension: reserved extent for the growth of the component before it.
 const COMPONENT_EXTENSION: u32 = 0x40;
 
-/// The layout of an entry.
+/// Layout of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// None that could be asked: no layout of its own, or one that cannot be read.
+    /// No layout to query: none of its own, or one that cannot be decoded.
     None,
-    /// A foreign one of this type.
+    /// A foreign layout of this type.
     Foreign(u32),
-    /// Stripes.
+    /// A layout with stripes.
     Striped(View),
 }
 
-/// One component, or all of a plain layout.
+/// A component, or the whole of a plain layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// Flag bits.
+    /// Flag bits of the component.
     pub flags: u32,
-    /// First byte.
+    /// Offset of its first byte.
     pub start: u64,
-    /// One past the last.
+    /// Offset after its last byte.
     pub end: u64,
-    /// Its striping.
+    /// Striping of the component.
     pub layout: &'a LayoutView,
 }
 
 impl Part<'_> {
-    /// The OST of each stripe, `?` for one without an object; nothing on an MDT.
+    /// Returns the OST of each stripe, `?` for one without an object; nothing for data on an MDT.
     pub fn places(&self) -> impl Iterator<Item = String> {
         let objects = self.layout.placed();
         let stripes = match self.layout.stripe_count {
             _ if self.layout.is_on_mdt() => 0,
-            // "All OSTs" is one question mark.
+            // "All OSTs" is shown as one question mark.
             u16::MAX => 1,
             count => usize::from(count),
         };
@@ -57,7 +57,7 @@ impl Part<'_> {
 }
 
 impl Shape {
-    /// Reads the bytes of `lustre.lov`.
+    /// Decodes the value of `lustre.lov`.
     pub fn decode(bytes: &[u8]) -> Shape {
         let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
         match word(0) {
@@ -73,7 +73,7 @@ impl Shape {
         }
     }
 
-    /// The components; a plain layout counts as one that covers the file.
+    /// Returns the components; a plain layout counts as one that covers the file.
     pub fn parts(&self) -> Vec<Part<'_>> {
         match self.view() {
             None => Vec::new(),
@@ -92,8 +92,8 @@ impl Shape {
         }
     }
 
-    /// The component that stands for the file where one value is meant: the last one with objects that is no extension,
-    /// in templates the last.
+    /// Returns the component that represents the file in tests of a single value: the last one with objects
+    /// that is not an extension, in templates the last.
     pub fn main(&self) -> Option<Part<'_>> {
         let parts = self.parts();
         let real = |part: &&Part<'_>| part.flags & COMPONENT_EXTENSION == 0;
@@ -101,7 +101,7 @@ impl Shape {
         with_objects.or(parts.iter().rfind(real)).copied()
     }
 
-    /// Number of copies of the file.
+    /// Returns the number of mirrors of the file.
     pub fn mirror_count(&self) -> Option<u32> {
         match self.view()? {
             View::Plain(_) => Some(1),
@@ -109,7 +109,7 @@ impl Shape {
         }
     }
 
-    /// State of the mirrors: 1 in sync, 2 written to, 3 being brought into sync, 0 none.
+    /// Returns the state of the mirrors: 1 in sync, 2 written to, 3 being resynced, 0 none.
     pub fn mirror_state(&self) -> u16 {
         match self.view() {
             Some(View::Composite(view)) => view.flags & 0xf,
@@ -117,7 +117,7 @@ impl Shape {
         }
     }
 
-    /// Number of components, 0 of every other layout and of what can have none.
+    /// Returns the number of components, 0 for all other layouts.
     pub fn component_count(&self) -> u64 {
         match self.view() {
             Some(View::Composite(view)) => view.entries.len() as u64,
@@ -125,17 +125,17 @@ impl Shape {
         }
     }
 
-    /// Stripe count of the main component; 65535 for all OSTs, 0 of what has no stripes.
+    /// Returns the stripe count of the main component; 65535 for all OSTs, 0 without stripes.
     pub fn stripe_count(&self) -> u64 {
         self.main().map_or(0, |part| u64::from(part.layout.stripe_count))
     }
 
-    /// Stripe size of the main component in bytes.
+    /// Returns the stripe size of the main component in bytes.
     pub fn stripe_size(&self) -> Option<u64> {
         self.main().map(|part| u64::from(part.layout.stripe_size))
     }
 
-    /// Steps by which extendable components grow, in bytes.
+    /// Returns the growth steps of extendable components, in bytes.
     pub fn extension_sizes(&self) -> impl Iterator<Item = u64> {
         let parts = self.parts();
         parts
@@ -144,24 +144,24 @@ impl Shape {
             .map(|part| part.layout.extension_size())
     }
 
-    /// Indexes of the OSTs of all objects, in the order of the layout.
+    /// Returns the indexes of the OSTs of all objects, in the order of the layout.
     pub fn osts(&self) -> impl Iterator<Item = u32> {
         let view = self.view();
         view.into_iter().flat_map(View::layouts).flat_map(LayoutView::placed).map(|o| o.ost_index)
     }
 
-    /// True if a component has this pool; `""` for none.
+    /// Returns true if a component has this pool; `""` for none.
     pub fn has_pool(&self, pool: &str) -> bool {
         self.parts().iter().any(|part| part.layout.pool.as_deref().unwrap_or("") == pool)
     }
 
-    /// True if a component has any of these pattern bits.
+    /// Returns true if a component has any of these pattern bits.
     pub fn has_pattern(&self, bits: u32) -> bool {
         self.parts().iter().any(|part| part.layout.pattern & bits != 0)
     }
 }
 
-/// Pattern bits of the word `released`, `raid0` or `mdt`.
+/// Returns the pattern bits of the word `released`, `raid0` or `mdt`.
 pub fn pattern_bits(word: &str) -> Option<u32> {
     Some(match word {
         "released" => PATTERN_RELEASED,
@@ -172,17 +172,17 @@ pub fn pattern_bits(word: &str) -> Option<u32> {
     })
 }
 
-/// What the file system has where a layout leaves something open.
+/// Defaults of the file system for unset fields of a layout.
 #[derive(Clone, Debug)]
 pub struct Defaults {
     stripe_count: u16,
     stripe_size: u32,
-    /// The layout of files in directories without a default of their own.
+    /// Layout of files in directories without a default of their own.
     layout: Vec<u8>,
 }
 
 impl Defaults {
-    /// Those of a mounted file system.
+    /// Reads the defaults of a mounted file system.
     ///
     /// # Errors
     /// Those of getxattr(2) on its root.
@@ -196,12 +196,12 @@ impl Defaults {
         })
     }
 
-    /// The layout that a file gets in a directory with this default.
+    /// Returns the layout that a file gets in a directory with this default.
     pub fn of_new_file(&self, inherited: Option<&[u8]>) -> Shape {
         self.resolved(Shape::decode(inherited.unwrap_or(&self.layout)))
     }
 
-    /// A layout with the defaults in place of what it leaves open.
+    /// Replaces the unset fields of a layout by the defaults.
     pub fn resolved(&self, mut shape: Shape) -> Shape {
         let resolve = |layout: &mut LayoutView, ends: &[u64]| {
             if !layout.is_wish() || layout.pattern & PATTERN_RAID0 == 0 {

@@ -2,19 +2,19 @@
 
 use nacre_types::FileKind;
 
-/// How permissions are to agree with those that were asked for.
+/// Test of an entry's permissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ModeTest {
-    /// Just these bits.
+    /// Equal to these bits.
     Exactly(u32),
-    /// All of these (`-MODE`).
+    /// All of these bits are set (`-MODE`).
     All(u32),
-    /// Any of these (`/MODE`); all files if there are none.
+    /// Any of these bits is set (`/MODE`); zero matches all files.
     Any(u32),
 }
 
 impl ModeTest {
-    /// Reads `[/-]MODE`, octal or symbolic (starting from no bits).
+    /// Parses `[/-]MODE`, octal or symbolic (starting from no bits).
     pub fn parse(text: &str) -> Option<ModeTest> {
         match text.as_bytes().first()? {
             b'-' => mode_of(&text[1..]).map(ModeTest::All),
@@ -23,7 +23,7 @@ impl ModeTest {
         }
     }
 
-    /// Whether a file's mode passes.
+    /// Returns whether a file's mode passes.
     pub fn passes(self, mode: u32) -> bool {
         let mode = mode & 0o7777;
         match self {
@@ -70,7 +70,7 @@ fn mode_of(text: &str) -> Option<u32> {
     Some(mode)
 }
 
-/// Bits of letters for everybody; `u`, `g` and `o` copy.
+/// Returns the bits of letters for all classes; `u`, `g` and `o` copy the bits of that class.
 fn permissions(letters: &str, mode: u32) -> Option<u32> {
     let all = |bits: u32| bits << 6 | bits << 3 | bits;
     letters.bytes().try_fold(0, |bits, letter| {
@@ -79,7 +79,7 @@ fn permissions(letters: &str, mode: u32) -> Option<u32> {
                 b'r' => 0o444,
                 b'w' => 0o222,
                 b'x' => 0o111,
-                // Execution where somebody may already execute.
+                // Execution if any class has it already.
                 b'X' => 0o111 * u32::from(mode & 0o111 != 0),
                 b's' => 0o6000,
                 b't' => 0o1000,
@@ -92,7 +92,7 @@ fn permissions(letters: &str, mode: u32) -> Option<u32> {
     })
 }
 
-/// The letter of a kind of file, as `-type` and `%y` have it.
+/// Returns the letter of a kind of file for `-type` and `%y`.
 pub fn kind_letter(kind: FileKind) -> char {
     match kind {
         FileKind::Fifo => 'p',
@@ -105,7 +105,7 @@ pub fn kind_letter(kind: FileKind) -> char {
     }
 }
 
-/// A mode as `ls -l` shows it.
+/// Formats a mode as `ls -l` does.
 pub fn mode_text(kind: FileKind, mode: u32) -> String {
     let first = if kind == FileKind::Regular { '-' } else { kind_letter(kind) };
     let mut text = String::from(first);

@@ -1,4 +1,4 @@
-//! What entries are asked, and how they answer. Source: reference 2.6.
+//! Conditions on entries, and their evaluation.
 
 use super::layout::{Part, Shape};
 use super::mode::ModeTest;
@@ -6,10 +6,10 @@ use super::xattr::XattrTest;
 use nacre_types::{Attr, FileKind, Timestamp};
 use std::ffi::{CStr, CString};
 
-/// `+N`, `N` or `-N`.
+/// Comparison in `+N`, `N` or `-N`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sign {
-    /// More than.
+    /// Greater than.
     Over,
     /// Equal.
     Is,
@@ -18,7 +18,7 @@ pub enum Sign {
 }
 
 impl Sign {
-    /// Takes the sign off a number.
+    /// Splits the sign off a number.
     pub fn split(text: &str) -> (Sign, &str) {
         match text.as_bytes().first() {
             Some(b'+') => (Sign::Over, &text[1..]),
@@ -28,19 +28,19 @@ impl Sign {
     }
 }
 
-/// A number that entries are compared with, in units: a value counts as the next whole unit, as in find(1).
+/// A number to compare with, in units: a value is rounded up to whole units, as in find(1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Measure {
-    /// How.
+    /// Comparison.
     pub sign: Sign,
-    /// With what.
+    /// Number of units.
     pub value: u64,
-    /// Unit that it was given in; 1 for plain numbers.
+    /// Size of a unit; 1 for plain numbers.
     pub unit: u64,
 }
 
 impl Measure {
-    /// Whether `found` passes.
+    /// Returns whether `found` passes.
     pub fn passes(self, found: u64) -> bool {
         let next = found.saturating_add(self.unit);
         match self.sign {
@@ -54,18 +54,18 @@ impl Measure {
 /// One of an inode's times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stamp {
-    /// Access.
+    /// Last access (atime).
     Access,
-    /// Creation.
+    /// Creation (btime).
     Birth,
-    /// Change of attributes.
+    /// Last change of attributes (ctime).
     Change,
-    /// Change of data.
+    /// Last change of data (mtime).
     Modification,
 }
 
 impl Stamp {
-    /// The letter in `-newerXY` and `--Xtime`.
+    /// Returns the time for a letter of `-newerXY` and `--Xtime`.
     pub fn from_letter(letter: u8) -> Option<Stamp> {
         Some(match letter {
             b'a' => Stamp::Access,
@@ -76,7 +76,7 @@ impl Stamp {
         })
     }
 
-    /// This time of an inode.
+    /// Returns this time of an inode.
     pub fn of(self, attr: &Attr) -> Timestamp {
         match self {
             Stamp::Access => attr.atime,
@@ -87,16 +87,16 @@ impl Stamp {
     }
 }
 
-/// How the names of a directory are spread: types, of which 0 is that of whole directories, and flags.
+/// Condition on the hash of a directory: types (0 for unstriped directories) and flags.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Hash {
-    /// Types of which it must have one, if there are any.
+    /// Accepted types; empty accepts any.
     pub types: Vec<u16>,
-    /// Types that it must not have.
+    /// Excluded types.
     pub other_types: Vec<u16>,
-    /// Flags of which it must have one, if there are any.
+    /// Flags of which one must be set; 0 accepts any.
     pub flags: u32,
-    /// Flags that it must not have.
+    /// Flags that must be clear.
     pub other_flags: u32,
 }
 
@@ -109,64 +109,64 @@ impl Hash {
     }
 }
 
-/// Over how many MDTs the names of a directory are spread, and how.
+/// Distribution of a directory's names over MDTs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Spread {
-    /// The MDT of each shard; none for a directory that is whole.
+    /// MDT of each shard; empty for an unstriped directory.
     pub mdts: Vec<u32>,
-    /// Number of the hash, and flags.
+    /// Number of the hash, with flags.
     pub hash: u32,
 }
 
-/// One condition, without its negation.
+/// A condition, without its negation.
 #[derive(Debug)]
 pub enum What {
-    /// Last part of the path matches a pattern of glob(7).
+    /// Pattern of glob(7) that the last component of the path matches.
     Name(CString),
-    /// Kind; `None` for one that we do not have.
+    /// Kind of file; `None` for a kind that NacreFS does not have.
     Kind(Option<FileKind>),
-    /// Permissions.
+    /// Test of permissions.
     Mode(ModeTest),
-    /// Hard links.
+    /// Number of hard links.
     Links(Measure),
     /// Size in bytes.
     Size(Measure),
     /// Space used, in bytes.
     Blocks(Measure),
-    /// Owner.
+    /// Numeric id of the owner.
     Uid(u32),
-    /// Group.
+    /// Numeric id of the group.
     Gid(u32),
-    /// Project.
+    /// Number of the project.
     Project(u32),
-    /// Age: seconds since 1970, with the margin of "equal".
+    /// Age: a time, with the tolerance of "equal".
     Age {
-        /// Which time.
+        /// Time of the inode to compare.
         stamp: Stamp,
-        /// Older (`Over`), that old, younger.
+        /// Older (`Over`), of that age, or younger.
         sign: Sign,
-        /// The moment that lies so long ago.
+        /// Time of that age, in seconds since 1970.
         moment: i64,
-        /// Seconds.
+        /// Tolerance in seconds.
         margin: i64,
     },
-    /// Later than a moment.
+    /// A time of the inode is later than this one.
     Newer(Stamp, Timestamp),
-    /// On one of these MDTs.
+    /// The inode is on one of these MDTs.
     Mdt(Vec<u32>),
-    /// Directories with so many stripes; those on one MDT have none.
+    /// Directories with this number of shards; unstriped ones have none.
     MdtCount(Measure),
-    /// Directories by the function that spreads their names.
+    /// Directories with this hash.
     MdtHash(Hash),
     /// Inode attributes that must be set.
     Attrs(u64),
-    /// An object on one of these OSTs.
+    /// At least one object is on one of these OSTs.
     Osts(Vec<u32>),
-    /// Stripes of the main component.
+    /// Stripe count of the main component.
     StripeCount(Measure),
     /// Stripe size of the main component in bytes.
     StripeSize(Measure),
-    /// Step of an extendable component in bytes.
+    /// Growth step of an extendable component in bytes.
     ExtensionSize(Measure),
     /// Pool of a component.
     Pool(String),
@@ -174,24 +174,24 @@ pub enum What {
     Pattern(u32),
     /// Number of components.
     ComponentCount(Measure),
-    /// Number of copies.
+    /// Number of mirrors.
     MirrorCount(Measure),
     /// State of the mirrors; true for "any but this".
     MirrorState(bool, u16),
     /// A foreign layout, of this type if one is given.
     Foreign(Option<u32>),
-    /// An extended attribute.
+    /// Extended attribute with a matching name and value.
     Xattr(XattrTest),
 }
 
-/// A condition on a single component; all of them must hold for the same one.
+/// A condition on a single component; one component must meet all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PartTest {
-    /// Where it begins.
+    /// Start of its extent.
     Start(Measure),
-    /// Where it ends.
+    /// End of its extent.
     End(Measure),
-    /// Flags that are set, and that are not.
+    /// Flags that are set, and flags that are clear.
     Flags(u32, u32),
 }
 
@@ -205,12 +205,12 @@ impl PartTest {
     }
 }
 
-/// What a condition needs to be known, in the order of what it costs.
+/// Data that a condition needs, in order of cost.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Needs {
     /// Name and attributes as the MDT has them.
     Listing,
-    /// Size, space or times of data, which writers know better.
+    /// Size, space or times of data, of which writers have the newest values.
     Data,
     /// The layout.
     Layout,
@@ -221,23 +221,23 @@ pub enum Needs {
 /// A condition.
 #[derive(Debug)]
 pub struct Test {
-    /// `!` was before it.
+    /// The condition is negated (`!`).
     pub negated: bool,
-    /// The condition.
+    /// Condition to test.
     pub what: What,
 }
 
-/// An entry as far as it is known.
+/// Known data of an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Last part of its path.
+    /// Last component of its path.
     pub name: &'a CStr,
     /// Its attributes.
     pub attr: &'a Attr,
 }
 
 impl Test {
-    /// What must be known.
+    /// Returns the data that the condition needs.
     pub fn needs(&self) -> Needs {
         match self.what {
             What::Size(_) | What::Blocks(_) => Needs::Data,
@@ -260,7 +260,7 @@ impl Test {
         }
     }
 
-    /// Whether an entry passes a condition on its name and attributes.
+    /// Returns whether an entry passes a condition on its name and attributes.
     pub fn passes_attr(&self, subject: &Subject<'_>) -> bool {
         let attr = subject.attr;
         let holds = match &self.what {
@@ -278,19 +278,20 @@ impl Test {
             }
             What::Newer(stamp, moment) => stamp.of(attr) > *moment,
             What::Mdt(indexes) => indexes.contains(&u32::from(attr.fid.mdt_index())),
-            // Files have none of the attributes that can be asked for.
+            // Files have no attributes that a condition can name.
             What::Attrs(set) => *set == 0,
             _ => return true,
         };
         holds != self.negated
     }
 
-    /// True for conditions on how names of a directory are spread, which choose directories alone, with or without negation.
+    /// Returns true for conditions on the distribution of a directory's names, which match directories only,
+    /// with or without negation.
     pub fn is_about_spread(&self) -> bool {
         matches!(self.what, What::MdtCount(_) | What::MdtHash(_))
     }
 
-    /// Whether a directory passes such a condition.
+    /// Returns whether a directory passes such a condition.
     pub fn passes_spread(&self, spread: &Spread) -> bool {
         let holds = match &self.what {
             What::MdtCount(measure) => measure.passes(spread.mdts.len() as u64),
@@ -300,7 +301,7 @@ impl Test {
         holds != self.negated
     }
 
-    /// Whether an entry passes a condition on its layout. An entry without one has nothing that could be asked for.
+    /// Returns whether an entry passes a condition on its layout. An entry without a layout passes none.
     pub fn passes_layout(&self, shape: &Shape) -> bool {
         let compare =
             |measure: &Measure, value: Option<u64>| value.is_some_and(|value| measure.passes(value));
@@ -311,7 +312,8 @@ impl Test {
             What::ExtensionSize(measure) => shape.extension_sizes().any(|size| measure.passes(size)),
             What::Pool(pool) => shape.has_pool(pool),
             What::Pattern(bits) => shape.has_pattern(*bits),
-            // As Lustre's: a foreign layout has no number of components, not even another one.
+            // As in Lustre: a foreign layout has no number of components, so a negated test does not match
+            // either.
             What::ComponentCount(_) if matches!(shape, Shape::Foreign(_)) => return false,
             What::ComponentCount(measure) => measure.passes(shape.component_count()),
             What::MirrorCount(measure) => compare(measure, shape.mirror_count().map(u64::from)),
@@ -328,7 +330,7 @@ impl Test {
     }
 }
 
-/// True if one component passes all tests; the flag of each says "not".
+/// Returns true if one component passes all tests; the flag of each negates it.
 pub fn some_part_passes(tests: &[(bool, PartTest)], shape: &Shape) -> bool {
     tests.is_empty()
         || shape.parts().iter().any(|part| tests.iter().all(|(negated, test)| test.passes(part) != *negated))
@@ -358,7 +360,7 @@ mod tests {
     }
 
     proptest! {
-        /// find(1) rounds sizes up to units and compares those.
+        /// find(1) rounds sizes up to units before it compares.
         #[test]
         fn sizes_compare_as_in_find(found in 0u64..1 << 40, count in 0u64..1 << 20, shift in 0u32..30) {
             let unit = 1 << shift;
@@ -369,7 +371,7 @@ mod tests {
             prop_assert_eq!(test(Sign::Under), rounded < count);
         }
 
-        /// find(1) rounds ages down to days and compares those.
+        /// find(1) rounds ages down to days before it compares.
         #[test]
         fn ages_compare_as_in_find(time in -1i64 << 40..1 << 40, now in 0i64..1 << 40, count in 0i64..1 << 20, margin in 1i64..100_000) {
             let rounded = (now - time).div_euclid(margin);

@@ -1,4 +1,4 @@
-//! From options to conditions.
+//! Translation of options into conditions.
 
 use super::args::{CommandLine, Given, Key};
 use super::format::{Format, LS};
@@ -35,61 +35,61 @@ const HASH_FLAGS: [(&str, DirFlags); 5] = [
     ("fixed", DirFlags::FIXED),
     ("lost_lmv", DirFlags::LOST_LMV),
 ];
-/// Index of a target at most.
+/// Largest index of a target.
 const INDEX_MAX: u32 = 0xffff;
-/// Threads that can be asked for.
+/// Largest number of threads.
 const THREADS_MAX: usize = 256;
 
-/// How matches are printed.
+/// Output of matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// The path and this byte.
+    /// Path, followed by this byte.
     Path(u8),
-    /// By a format.
+    /// Output by a format.
     Format(Format),
-    /// A line of JSON with all that is known.
+    /// A line of JSON with all known values.
     Json,
 }
 
-/// All that is asked.
+/// A complete search.
 #[derive(Debug)]
 pub struct Query {
-    /// Where to begin.
+    /// Starting points of the search.
     pub paths: Vec<OsString>,
-    /// Conditions, those first that cost least.
+    /// Conditions, cheapest first.
     pub tests: Vec<Test>,
     /// Conditions on single components.
     pub part_tests: Vec<(bool, PartTest)>,
-    /// How matches are printed.
+    /// Output of matches.
     pub output: Output,
-    /// Directories below a path that are searched.
+    /// Deepest level that is searched.
     pub max_depth: usize,
-    /// Levels that are not printed.
+    /// Shallowest level that is printed.
     pub min_depth: usize,
-    /// Sizes as the MDT has them.
+    /// Sizes come from the MDT alone.
     pub lazy: bool,
-    /// Percent of the matches that are left out.
+    /// Percentage of the matches to leave out.
     pub skip_percent: u64,
-    /// Threads, if that was said.
+    /// Number of threads, if given.
     pub threads: Option<usize>,
 }
 
 /// Names of a file system's targets.
 pub trait Targets {
-    /// Index of the target with this name or UUID.
+    /// Returns the index of the target with this name or UUID.
     fn index_of(&self, kind: TargetKind, name: &str) -> Option<u32>;
 }
 
-/// The moment of the question in seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub fn now() -> i64 {
     nacre_env::clock::wall().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
 
 impl Query {
-    /// Reads the options.
+    /// Translates the options.
     ///
     /// # Errors
-    /// What is wrong with one of them.
+    /// The fault of an option.
     pub fn new(line: CommandLine, now: i64, targets: &dyn Targets) -> Result<Query, String> {
         let mut query = Query {
             paths: line.paths,
@@ -112,7 +112,7 @@ impl Query {
         Ok(query)
     }
 
-    /// Takes what is no condition.
+    /// Takes an option that is not a condition; returns false for others.
     fn take_setting(&mut self, given: &Given) -> Result<bool, String> {
         let text = given.value.as_str();
         match given.key {
@@ -164,17 +164,17 @@ impl Query {
         }
     }
 
-    /// True if it prints how names of directories are spread.
+    /// Returns true if the output needs the distribution of directories' names.
     pub fn prints_spread(&self) -> bool {
         self.prints(Format::needs_spread)
     }
 
-    /// True if layouts must be known.
+    /// Returns true if layouts are needed.
     pub fn needs_layout(&self) -> bool {
         self.prints(Format::needs_layout) || !self.part_tests.is_empty() || self.asks(Needs::Layout)
     }
 
-    /// True if what writers know better than the MDT must be known.
+    /// Returns true if attributes are needed of which writers, and not the MDT, have the newest values.
     pub fn needs_data(&self) -> bool {
         !self.lazy && (self.prints(Format::needs_data) || self.asks(Needs::Data))
     }
@@ -265,13 +265,13 @@ fn kind_of(text: &str) -> Option<Option<FileKind>> {
         "l" => FileKind::Symlink,
         "p" => FileKind::Fifo,
         "s" => FileKind::Socket,
-        // Doors of Solaris.
+        // Doors, a kind of file of Solaris.
         "D" => return Some(None),
         _ => return None,
     }))
 }
 
-/// `[+-]N`.
+/// Parses `[+-]N`.
 fn count(text: &str) -> Option<Measure> {
     let (sign, rest) = Sign::split(text);
     let digits = rest.bytes().all(|byte| byte.is_ascii_digit());
@@ -279,7 +279,7 @@ fn count(text: &str) -> Option<Measure> {
     Some(Measure { sign, value, unit: 1 })
 }
 
-/// `[+-]N[cbkMGTPE]`, without a suffix in units of `unit` bytes.
+/// Parses `[+-]N[cbkMGTPE]`, without a suffix in units of `unit` bytes.
 fn size(text: &str, unit: u64) -> Option<Measure> {
     let (sign, rest) = Sign::split(text);
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -293,7 +293,7 @@ fn size(text: &str, unit: u64) -> Option<Measure> {
     Some(Measure { sign, value, unit })
 }
 
-/// A place in a file; `eof` and `-1` are its end.
+/// Parses an offset in a file; `eof` and `-1` are its end.
 fn place(text: &str) -> Option<Measure> {
     match text {
         "-1" | "eof" | "EOF" => Some(Measure { sign: Sign::Is, value: u64::MAX, unit: 1 }),
@@ -301,7 +301,7 @@ fn place(text: &str) -> Option<Measure> {
     }
 }
 
-/// A list of indexes, ranges of them, names and UUIDs of targets.
+/// Parses a list of indexes, ranges of them, names and UUIDs of targets.
 fn indexes(kind: TargetKind, text: &str, targets: &dyn Targets) -> Result<Vec<u32>, String> {
     let number = |text: &str| match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16).ok(),
@@ -345,7 +345,7 @@ fn hash(text: &str) -> Option<Hash> {
     Some(hash)
 }
 
-/// Attributes with their names or letters. No file has one, so those that must be clear (`^`) ask for nothing.
+/// Parses attributes by name or letter. No file has any, so those that must be clear (`^`) are always met.
 fn attrs(text: &str) -> Option<What> {
     let mut set = 0;
     for word in text.split(',') {

@@ -2,20 +2,20 @@
 
 use std::ffi::CString;
 
-/// Days of a year, as `lfs find` counts them.
+/// Days of a year in `lfs find`.
 const DAYS_PER_YEAR: i64 = 365;
 const DAY: i64 = 24 * 3600;
 
 /// An age: `[+-]N[smhdwy]...`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Age {
-    /// Seconds.
+    /// Age in seconds.
     pub seconds: i64,
-    /// Seconds of the smallest unit that was named: how exact "equal" is.
+    /// Seconds of the smallest unit that was given: the tolerance of "equal".
     pub margin: i64,
 }
 
-/// Reads an age without its sign. A bare number counts days; units add up (`8h20m`).
+/// Parses an age without its sign. A bare number counts days; units add up (`8h20m`).
 pub fn parse_age(text: &str) -> Option<Age> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         let seconds = text.parse::<i64>().ok()?.checked_mul(DAY)?;
@@ -42,8 +42,8 @@ pub fn parse_age(text: &str) -> Option<Age> {
     (age.margin != i64::MAX).then_some(age)
 }
 
-/// A moment, given as a date or as seconds since 1970 (`@N` or `N`). What a date leaves out is the beginning of the minute
-/// or day, or today. Seconds since 1970 in the local time zone.
+/// Parses a time, given as a date or as seconds since 1970 (`@N` or `N`). Omitted parts of a date default to
+/// the start of the minute or day, or to today. Returns seconds since 1970; dates are in the local time zone.
 pub fn parse_date(text: &str, now: i64) -> Option<i64> {
     let number = text.strip_prefix('@').unwrap_or(text);
     if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -78,7 +78,7 @@ pub fn parse_date(text: &str, now: i64) -> Option<i64> {
     (seconds != -1).then_some(seconds)
 }
 
-/// Two or three numbers; the third may be missing.
+/// Parses two or three numbers; the third may be missing.
 fn fields(text: &str, separator: char) -> Option<[Option<i32>; 3]> {
     let parts: Vec<&str> = text.split(separator).collect();
     if !(2..=3).contains(&parts.len()) {
@@ -92,19 +92,19 @@ fn fields(text: &str, separator: char) -> Option<[Option<i32>; 3]> {
 }
 
 fn local(seconds: i64) -> Option<libc::tm> {
-    // SAFETY: all bytes zero are a valid `tm` (numbers and a null pointer that nobody follows).
+    // SAFETY: zero bytes are a valid `tm` (numbers and a null pointer that is never followed).
     let mut tm: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to live, initialised variables of the right types.
     let found = unsafe { libc::localtime_r(&raw const seconds, &raw mut tm) };
     (!found.is_null()).then_some(tm)
 }
 
-/// `Sat Nov 21 18:30:54 2026`, in the local time zone, as ctime(3) without the end of line.
+/// Formats `Sat Nov 21 18:30:54 2026`, in the local time zone, as ctime(3) without the end of line.
 pub fn ctime(seconds: i64) -> String {
     let format = CString::new("%a %b %e %H:%M:%S %Y").expect("no NUL in it");
     let Some(tm) = local(seconds) else { return seconds.to_string() };
     let mut buffer = [0u8; 64];
-    // SAFETY: the buffer has the length that is given, the format is a NUL-terminated string, `tm` is initialised.
+    // SAFETY: the buffer has the given length, the format is a NUL-terminated string, `tm` is initialised.
     let len =
         unsafe { libc::strftime(buffer.as_mut_ptr().cast(), buffer.len(), format.as_ptr(), &raw const tm) };
     String::from_utf8_lossy(&buffer[..len]).into_owned()

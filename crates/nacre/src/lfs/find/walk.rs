@@ -1,7 +1,7 @@
-//! Goes through trees and prints what matches.
+//! Traverses trees and prints matching entries.
 //!
-//! A thread walks depth first and prints in that order. While other threads have nothing to do it hands them the
-//! directories it comes to; then the order is any.
+//! A thread walks depth first and prints in that order. It hands directories to idle threads; the order is
+//! then arbitrary.
 
 use super::format::Printed;
 use super::layout::{Defaults, Shape};
@@ -21,23 +21,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes of output that a thread gathers.
+/// Bytes of output that a thread buffers.
 const OUTPUT_BYTES: usize = 64 << 10;
 
-/// A directory to be walked.
+/// A directory to walk.
 #[derive(Debug)]
 pub struct Directory {
-    /// Its path as it is printed.
+    /// Path as it is printed.
     pub path: Vec<u8>,
-    /// The directory.
+    /// Listing of the directory.
     pub listing: Listing,
-    /// Levels between it and the path of the command line.
+    /// Levels below the path of the command line.
     pub depth: usize,
-    /// Its own default layout.
+    /// Default layout of its own.
     pub layout: Option<Vec<u8>>,
 }
 
-/// What all threads share.
+/// State that all threads share.
 pub struct Walk<'a> {
     query: &'a Query,
     defaults: &'a Defaults,
@@ -56,13 +56,13 @@ struct Waiting {
     idle: usize,
 }
 
-/// Every `n`-th match is left out so that `percent` of them are.
+/// Returns true if match `n` is left out, so that `percent` of the matches are.
 fn is_skipped(n: u64, percent: u64) -> bool {
     (n + 1) * percent / 100 > n * percent / 100
 }
 
 impl<'a> Walk<'a> {
-    /// A walk by so many threads.
+    /// Creates a walk by `threads` threads.
     pub fn new(query: &'a Query, defaults: &'a Defaults, threads: usize) -> Walk<'a> {
         Walk {
             query,
@@ -76,7 +76,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What listings have to bring.
+    /// Returns the data that listings must contain.
     pub fn wanted(&self) -> ScanWanted {
         let mut wanted = ScanWanted::empty();
         wanted.set(ScanWanted::LAYOUTS, self.query.needs_layout());
@@ -84,7 +84,7 @@ impl<'a> Walk<'a> {
         wanted
     }
 
-    /// Looks at an entry of the command line, `parent` being where it is, and walks it if it is a directory.
+    /// Tests an entry of the command line in `parent`, and walks it if it is a directory.
     pub fn run(&self, parent: &Listing, root: &Listed, path: &[u8], directory: Option<Directory>) {
         let mut worker = Worker::new(self);
         worker.visit(parent, root, path, 0, None);
@@ -116,7 +116,7 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// The next directory for a thread that has nothing to do; `None` once nobody has.
+    /// Returns the next directory for an idle thread; `None` once all threads are idle.
     fn take(&self) -> Option<Directory> {
         let mut waiting = self.waiting.lock();
         waiting.idle += 1;
@@ -135,7 +135,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Gives a directory to a thread that waits; back if none does.
+    /// Hands a directory to an idle thread; returns it if there is none.
     fn hand_over(&self, directory: Directory) -> Option<Directory> {
         if self.idle.load(Ordering::Relaxed) == 0 {
             return Some(directory);
@@ -149,10 +149,10 @@ impl<'a> Walk<'a> {
         None
     }
 
-    /// Reports a failure; what vanished meanwhile is none.
+    /// Reports a failure; an entry that has vanished meanwhile is not one.
     pub fn note_failure(&self, path: &[u8], error: &io::Error) {
         let errno = crate::lfs::errno_of(error);
-        // A directory that another mount has removed is stale where it is open, or was just opened.
+        // A directory that another mount has removed is stale (`ESTALE`) after it was opened.
         if matches!(errno, Errno::NOENT | Errno::STALE) {
             return;
         }
@@ -160,13 +160,13 @@ impl<'a> Walk<'a> {
         self.failed.lock().get_or_insert(errno);
     }
 
-    /// Errno of the first failure.
+    /// Returns the errno of the first failure.
     pub fn failed(&self) -> Option<Errno> {
         *self.failed.lock()
     }
 }
 
-/// One thread.
+/// State of one thread.
 struct Worker<'a> {
     walk: &'a Walk<'a>,
     names: Names,
@@ -213,7 +213,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Prints an entry if it matches. `inherited` is the default layout of the directory it is in.
+    /// Prints an entry if it matches. `inherited` is the default layout of its directory.
     fn visit(
         &mut self,
         parent: &Listing,
@@ -250,14 +250,14 @@ impl<'a> Worker<'a> {
 
     fn flush(&mut self) {
         let mut out = io::stdout().lock();
-        // A reader that has gone away (`| head`) is no failure worth a message.
+        // A closed pipe (`| head`) is not reported.
         if out.write_all(&self.out).and_then(|()| out.flush()).is_err() {
             std::process::exit(0);
         }
         self.out.clear();
     }
 
-    /// What is known of an entry that matches.
+    /// Returns the known data of an entry that matches.
     fn matching(
         &self,
         parent: &Listing,
@@ -265,7 +265,7 @@ impl<'a> Worker<'a> {
         inherited: Option<&[u8]>,
     ) -> io::Result<Option<(Attr, Shape, Spread)>> {
         let query = self.walk.query;
-        // Gone between the listing of its name and the look at it.
+        // Removed between the listing and the read of its attributes.
         let Some(mut attr) = entry.attr else { return Ok(None) };
         let passes = |attr: &Attr, from: Needs, to: Needs| {
             let subject = Subject { name: &entry.name, attr };
@@ -309,7 +309,7 @@ impl<'a> Worker<'a> {
         Ok(Some((attr, shape, spread)))
     }
 
-    /// How the names of a directory are spread.
+    /// Returns the distribution of a directory's names over MDTs.
     fn spread_of(parent: &Listing, entry: &Listed, attr: &Attr) -> io::Result<Spread> {
         if !attr.is_dir() || !attr.flags.contains(AttrFlags::STRIPED) {
             return Ok(Spread::default());
@@ -323,8 +323,8 @@ impl<'a> Worker<'a> {
         Ok(Spread { mdts: seen.shards.iter().map(|(_, mdt)| *mdt).collect(), hash: seen.hash })
     }
 
-    /// The layout of an entry: its own; for a file that was never written, what it will get; for a directory without a default, the file
-    /// system's.
+    /// Returns the layout of an entry: its own; for a file that was never written, the one that it will get;
+    /// for a directory without a default, the file system's.
     fn shape_of(
         &self,
         parent: &Listing,

@@ -5,10 +5,10 @@ use std::ffi::CStr;
 use std::fmt;
 use std::io;
 
-/// Largest list of names and largest value.
+/// Largest list of names and largest value, in bytes.
 const XATTR_MAX: usize = 65536;
 
-/// What an attribute must be called, and what it must say.
+/// Patterns of an attribute's name and value.
 pub struct XattrTest {
     name: Regex,
     value: Option<Regex>,
@@ -21,7 +21,7 @@ impl fmt::Debug for XattrTest {
 }
 
 impl XattrTest {
-    /// Reads `NAME[=VALUE]`.
+    /// Parses `NAME[=VALUE]`.
     pub fn parse(text: &str) -> Option<XattrTest> {
         let (name, value) = match text.split_once('=') {
             Some((name, value)) => (name, Some(Regex::whole(value)?)),
@@ -30,7 +30,7 @@ impl XattrTest {
         Some(XattrTest { name: Regex::whole(name)?, value })
     }
 
-    /// Whether the file at `path` has such an attribute; a symbolic link is asked itself.
+    /// Returns whether the file at `path` has such an attribute; symbolic links are not followed.
     ///
     /// # Errors
     /// Those of llistxattr(2).
@@ -55,7 +55,7 @@ impl XattrTest {
         let mut value = vec![0u8; XATTR_MAX + 1];
         let Ok(len) = rustix::fs::lgetxattr(path, name, &mut value[..XATTR_MAX]) else { return false };
         value.truncate(len);
-        // What follows a NUL is not looked at.
+        // Bytes after a NUL are not matched.
         value.push(0);
         CStr::from_bytes_until_nul(&value).is_ok_and(|value| pattern.matches(value))
     }

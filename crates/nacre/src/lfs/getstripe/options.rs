@@ -1,4 +1,4 @@
-//! What the options of `lfs getstripe` ask for.
+//! Meaning of the options of `lfs getstripe`.
 
 use super::{NAME, USAGE};
 use crate::lfs::Failure;
@@ -8,7 +8,7 @@ use crate::lfs::render::{Fields, Filter, Relation, Style};
 use crate::lfs::view::parse_flags;
 use std::ffi::OsString;
 
-/// A `!` makes the option after it one for the others; only those of mirrors heed it. Here it goes before their value.
+/// Moves `!` from its place before an option to the option's value; only options of mirrors can be negated.
 pub fn with_negations(args: &[OsString]) -> Vec<OsString> {
     let mut words = Vec::with_capacity(args.len());
     let mut args = args.iter();
@@ -37,18 +37,19 @@ pub fn with_negations(args: &[OsString]) -> Vec<OsString> {
     words
 }
 
-/// How deep directories are shown.
+/// Depth of the output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
-    /// What was named.
+    /// The named path itself.
     Itself,
-    /// What is in a directory too: the files, and the directories themselves.
+    /// Also the entries of a directory: the files, and the directories themselves.
     Files,
-    /// The tree.
+    /// The whole tree.
     Tree,
 }
 
-/// Options count in the order in which they are given: `-v` asks for everything, after which fields cannot be chosen.
+/// Returns the style. Options apply in the order in which they are given: `-v` selects all fields, after
+/// which single ones cannot be chosen.
 pub fn style_of(parsed: &Parsed) -> (Style, Level) {
     let mut fields = Fields::default();
     let mut level = Level::Files;
@@ -65,7 +66,7 @@ pub fn style_of(parsed: &Parsed) -> (Style, Level) {
             'z' => Fields::EXTENSION_SIZE,
             'm' | 'M' => Fields::MDT_INDEX,
             '1' => Fields::COMPONENT_COUNT,
-            // With a value these say which components are meant, not what to show of them.
+            // With a value, these options select components and not fields.
             'I' if value.is_none() => Fields::COMPONENT_ID,
             '2' if value.is_none() => Fields::COMPONENT_FLAGS,
             '3' if value.is_none() => Fields::COMPONENT_START,
@@ -107,7 +108,7 @@ pub fn style_of(parsed: &Parsed) -> (Style, Level) {
     (style, level)
 }
 
-/// Which components the options with values admit.
+/// Returns the filter of the options with values.
 pub fn filter_of(parsed: &Parsed) -> Result<Filter, Failure> {
     fn given<T>(
         text: Option<&str>,
@@ -151,7 +152,7 @@ pub fn filter_of(parsed: &Parsed) -> Result<Filter, Failure> {
 /// Largest id of a component.
 const ID_MAX: u32 = 0xffff;
 
-/// Bytes, and what the suffix stands for.
+/// Parses a size in bytes; returns it with the unit of the suffix.
 fn size_and_unit(text: &str) -> Option<(u64, u64)> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() && !text.starts_with("0x"));
     let number = parse_unsigned(digits)?;
@@ -159,7 +160,7 @@ fn size_and_unit(text: &str) -> Option<(u64, u64)> {
     Some((bytes, bytes.checked_div(number).unwrap_or(1).max(1)))
 }
 
-/// The same; small numbers are KiB, and the end of files is a number too.
+/// Parses the end of an extent likewise; small numbers are KiB, and the end of files is a number too.
 fn end_and_unit(text: &str) -> Option<(u64, u64)> {
     if matches!(text, "-1" | "eof" | "EOF") {
         return Some((u64::MAX, 1));
@@ -168,7 +169,7 @@ fn end_and_unit(text: &str) -> Option<(u64, u64)> {
     Some((if bytes < 4096 { bytes << 10 } else { bytes }, unit))
 }
 
-/// A number with `+` for more or `-` for less before it.
+/// Parses a number after `+` for more or `-` for less.
 fn relation(text: &str, read: impl Fn(&str) -> Option<(u64, u64)>) -> Option<Relation> {
     // The end of files may be written as -1.
     if let Some((u64::MAX, unit)) = read(text) {
@@ -181,7 +182,7 @@ fn relation(text: &str, read: impl Fn(&str) -> Option<(u64, u64)>) -> Option<Rel
     }
 }
 
-/// Number of a mirror, from 1, after `!` one that is not meant.
+/// Parses the number of a mirror, from 1; `!` excludes it.
 fn mirror(text: &str) -> Option<(bool, Relation)> {
     let (not, rest) = text.strip_prefix('!').map_or((false, text), |rest| (true, rest));
     let number = |text: &str| parse_unsigned(text).filter(|n| *n <= u64::from(u16::MAX)).map(|n| (n, 1));

@@ -1,4 +1,4 @@
-//! `lfs migrate -A`: a stripe count that follows the size of the file. Source: reference 2.4.
+//! `lfs migrate -A`: a stripe count that follows the size of the file.
 
 use super::wrong;
 use crate::lfs::Failure;
@@ -10,11 +10,11 @@ use nacre_types::TargetKind;
 use nacre_types::limits::STRIPE_COUNT_MAX;
 use std::io;
 
-/// An object gets at most this part of the free space of the smallest OST, unless `-K` says otherwise.
+/// Divisor of the free space of the smallest OST: the limit of an object's size unless `-K` is given.
 const CAP: u64 = 100;
-/// OSTs with less are left out unless `-M` says otherwise, in KiB.
+/// Free space in KiB below which OSTs are left out unless `-M` is given.
 const MIN_FREE_KIB: u64 = 256 << 10;
-/// Options that would say the same thing otherwise.
+/// Options that conflict with `-A`.
 const INSTEAD: [(char, &str); 8] = [
     ('c', "-c"),
     ('C', "-C"),
@@ -29,14 +29,14 @@ const INSTEAD: [(char, &str); 8] = [
 /// See the [module documentation](self).
 #[derive(Debug, PartialEq)]
 pub struct Auto {
-    /// What else was asked for: stripe size, pool, first OST.
+    /// Other requested fields: stripe size, pool, first OST.
     pub spec: LayoutSpec,
     cap: u64,
     min_free_kib: u64,
     max_free_kib: u64,
 }
 
-/// What the options ask for; `wish` comes from those that may go along.
+/// Parses the options; `wish` comes from those that may be combined with `-A`.
 pub fn of_options(parsed: &Parsed, wish: Option<Wish>) -> Result<Auto, Failure> {
     if let Some((_, name)) = INSTEAD.iter().find(|(key, _)| parsed.has(*key)) {
         return Err(wrong(&format!("cannot specify --auto-stripe with {name}")));
@@ -55,16 +55,16 @@ pub fn of_options(parsed: &Parsed, wish: Option<Wish>) -> Result<Auto, Failure> 
     Ok(Auto { spec, cap, min_free_kib, max_free_kib: number('X', u64::MAX)? })
 }
 
-/// True if an option makes sense with `-A` alone and there is none.
+/// Returns true if an option requires `-A` and it is missing.
 pub fn is_missing(parsed: &Parsed) -> bool {
     !parsed.has('A') && ['K', 'M', 'X'].into_iter().any(|key| parsed.has(key))
 }
 
 impl Auto {
-    /// The wish for a file with so many bytes of space.
+    /// Returns the layout for a file that uses `bytes` of space.
     ///
     /// # Errors
-    /// Those of asking for the space of OSTs.
+    /// Those of reading the space of OSTs.
     pub fn wish(&self, mount: &Mounted, bytes: u64) -> io::Result<Wish> {
         let members = match self.spec.real_pool() {
             Some(pool) => mount.pool_members(pool.as_str())?,
@@ -81,7 +81,8 @@ impl Auto {
         Ok(Wish::Plain(LayoutSpec { stripe_count: Some(count), ..self.spec.clone() }))
     }
 
-    /// One more than the square root of the size in GiB, more if objects would be too large, and no more than there are OSTs.
+    /// Returns the stripe count: the square root of the size in GiB plus one, more if objects would be too
+    /// large, and at most the number of OSTs.
     fn stripe_count(&self, bytes: u64, free_kib: impl Iterator<Item = u64>) -> u16 {
         let considered: Vec<u64> = free_kib.filter(|free| *free >= self.min_free_kib).collect();
         let smallest = considered.iter().copied().min().unwrap_or(0).min(self.max_free_kib);
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!([count(0, 99, 9000), count(1, 99, 9000), count(4, 99, 9000)], [1, 1, 3]);
         assert_eq!([count(100, 99, 9000), count(10_000, 200, 9_000_000)], [11, 101]);
         assert_eq!((count(100, 4, 9000), count(100, 0, 0)), (4, 1));
-        // 1/100 of 500 GiB holds 5 GiB.
+        // 1/100 of 500 GiB is 5 GiB, the limit of an object.
         assert_eq!(count(100, 99, 500), 20);
         let few = auto.stripe_count(9 << 30, [100 << 10, 9 << 30, 9 << 30].into_iter());
         assert_eq!(few, 2, "one is too full to count");

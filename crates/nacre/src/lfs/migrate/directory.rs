@@ -1,8 +1,8 @@
-//! `lfs migrate -m`: inodes moved to other MDTs. Source: reference 2.4.
+//! `lfs migrate -m`: moves inodes to other MDTs.
 //!
-//! A directory moves before what is in it, so that new files come to the right place; what is in it moves when its names have. Each of these
-//! is whole, and one that has moved is known by where it is. So what was broken off, or left out since it was in use, is moved when the
-//! same is asked for again.
+//! A directory moves before its entries, so that new files are created on the right MDT; its entries move
+//! once its names have moved. Each move is atomic, and the MDT of an inode shows whether it has moved. So
+//! repeating the command moves the inodes that an interrupted run has left, or that were in use.
 
 use super::{NAME, tell, wrong};
 use crate::lfs::getopt::Parsed;
@@ -27,29 +27,29 @@ use std::time::Duration;
 
 /// Options that go with `-m`.
 const WITH: [char; 9] = ['m', 'c', 'C', 'H', 'd', 'Z', 'v', 'F', '0'];
-/// Ways to spread names over MDTs.
+/// Hashes that distribute names over MDTs.
 const HASHES: [&str; 4] = ["all_char", "fnv_1a_64", "crush", "crush2"];
-/// A file may have just been closed, and the MDT not have heard of it: it is tried again for so long.
+/// Longest time to retry a file that counts as open: its close may still be on the way to the MDT.
 const CLOSED_WITHIN: Duration = Duration::from_secs(1);
-/// Time between two looks.
+/// Poll interval.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Where directories, and what is in them, are to be.
+/// Requested placement of directories and their entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wish {
-    /// The directory itself is to be on the first.
+    /// MDTs; the directory itself goes to the first.
     pub mdts: Vec<u16>,
-    /// Shards; 0: as many as MDTs are named.
+    /// Number of shards; 0 for the number of MDTs in the list.
     pub count: i32,
-    /// The hash as Lustre numbers it, with flags; 0: as it is.
+    /// Hash as Lustre numbers it, with flags; 0 keeps it.
     pub hash: u32,
-    /// What is in directories stays.
+    /// Entries of directories stay.
     pub only_directories: bool,
-    /// Names are printed.
+    /// Paths are printed.
     pub is_verbose: bool,
 }
 
-/// What is asked for; `None` if data of files is to be moved.
+/// Parses the options; `None` if data of files is to be moved.
 pub fn of_options(parsed: &Parsed) -> Result<Option<Wish>, Failure> {
     let Some(list) = parsed.value('m') else {
         return match [('H', "-H"), ('d', "-d"), ('Z', "--clear-fixed")]
@@ -77,7 +77,7 @@ pub fn of_options(parsed: &Parsed) -> Result<Option<Wish>, Failure> {
     let hash = parsed.value('H').and_then(|text| DirHash::from_name(text.split(',').next()?));
     let mut flags = DirFlags::empty();
     flags.set(DirFlags::OVERSTRIPED, over.is_some());
-    // In a wish for a directory that is there, this takes the flag away.
+    // For an existing directory, this clears the flag.
     flags.set(DirFlags::FIXED, parsed.has('Z'));
     let count = over.or(plain).unwrap_or(0) as i32;
     if mdts.len() > 1 && count > 0 && mdts.len() as i32 != count {
@@ -89,7 +89,7 @@ pub fn of_options(parsed: &Parsed) -> Result<Option<Wish>, Failure> {
     Ok(Some(Wish { mdts, count, hash, only_directories, is_verbose }))
 }
 
-/// Moves what has a path, and what is below it. Each failure is reported; the first one's code is the outcome.
+/// Moves a path, and everything below it. Each failure is reported; the first one's code is returned.
 pub fn migrate(wish: &Wish, path: &Path) -> Outcome {
     let found = fs::symlink_metadata(path).map_err(|error| failed(path, &error))?;
     if found.is_dir() && mounted::fid_of(path, false).map_err(|error| failed(path, &error))? == Fid::ROOT {
@@ -116,7 +116,7 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
 
 struct Walk<'a> {
     wish: &'a Wish,
-    /// Nothing else is moved.
+    /// Device of the file system; inodes on others are skipped.
     device: u64,
     first: Option<Failure>,
 }
@@ -128,12 +128,12 @@ impl Walk<'_> {
         self.first.get_or_insert(Failure { message: String::new(), usage: None, ..failure });
     }
 
-    /// Moves one, and then what is in it.
+    /// Moves one inode, and then its entries.
     fn visit(&mut self, path: &Path, is_first: bool) {
         match migrate_one(self.wish, path) {
             Ok(true) => tell(self.wish.is_verbose, path),
             Ok(false) => {}
-            // What was removed meanwhile need not move.
+            // An entry that was removed meanwhile need not move.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) && !is_first => return,
             Err(error) => return self.note(path, &error),
         }
@@ -149,7 +149,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What is in a directory: directories, and everything else.
+    /// Returns the entries of a directory: directories, and all others.
     fn entries(&self, directory: &Path) -> io::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
         let (mut files, mut directories) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(directory)? {
@@ -165,7 +165,7 @@ impl Walk<'_> {
     }
 }
 
-/// Moves one directory with its names, or one file; false if it is there already.
+/// Moves one directory with its names, or one file; returns false if it is in the requested place already.
 ///
 /// # Errors
 /// Those of the request; `EBUSY` for a file that stays open.
@@ -184,14 +184,15 @@ pub fn migrate_one(wish: &Wish, path: &Path) -> io::Result<bool> {
     };
     let began = Instant::now();
     if is_directory {
-        // Names that move since somebody else wanted it, or the same command that was broken off.
+        // Waits for names that another command, or an interrupted run of this one, is still moving.
         await_names(path)?;
     }
     loop {
         match parent.make_directory(&ask) {
             Ok(()) if is_directory => {
                 await_names(path)?;
-                // Nothing is left to be done but for the mount, which forgets the names that it has kept for the directory before.
+                // The directory has moved; the request makes the mount drop its cached names of the old
+                // directory.
                 let _ = parent.make_directory(&ask);
                 return Ok(true);
             }
@@ -207,7 +208,7 @@ pub fn migrate_one(wish: &Wish, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// The directory and the name of a path in it.
+/// Splits a path into its directory and its name in it.
 fn place_of(path: &Path) -> io::Result<(PathBuf, OsString)> {
     match path.file_name() {
         Some(name) => Ok((mounted::directory_of(path).to_owned(), name.to_owned())),
@@ -219,7 +220,7 @@ fn place_of(path: &Path) -> io::Result<(PathBuf, OsString)> {
     }
 }
 
-/// Waits until no names of a directory move any more.
+/// Waits until no names of a directory are being moved.
 fn await_names(path: &Path) -> io::Result<()> {
     loop {
         let stored = mounted::directory_layout(path)?.filter(|stored| !user::is_foreign_directory(stored));

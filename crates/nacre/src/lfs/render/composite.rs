@@ -1,17 +1,17 @@
-//! Composite layouts as `lfs getstripe` prints them.
+//! Text of composite layouts in `lfs getstripe`.
 
 use super::{Facts, Fields, NO_FAILURE, Owner, Style, path_line, striping};
 use crate::lfs::view::{CompositeView, EntryView};
 use std::fmt::Write;
 
-/// How a number is to stand to another.
+/// Required relation of a value to a given number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relation {
-    /// The same in units of the second, rounded up; the largest number stands for the end of files alone.
+    /// Equal, in units of the second number, rounded up; the largest number matches only the end of files.
     Is(u64, u64),
-    /// More than.
+    /// Greater than.
     Over(u64),
-    /// Less than, by the second number at least. The end of files is not less than anything.
+    /// Less than, by at least the second number. The end of files is not less than any number.
     Under(u64, u64),
 }
 
@@ -29,30 +29,31 @@ impl Relation {
     }
 }
 
-/// Which components are shown; all conditions have to hold.
+/// Selection of components; all conditions have to hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Only this one.
+    /// Only the component with this id.
     pub id: Option<u32>,
-    /// Flags that are set, and that are not.
+    /// Flags that are set, and flags that are clear.
     pub flags: Option<(u32, u32)>,
-    /// Where it begins.
+    /// Start of the extent.
     pub start: Option<Relation>,
-    /// Where it ends.
+    /// End of the extent.
     pub end: Option<Relation>,
-    /// Number of its mirror; the first value says "not".
+    /// Number of the mirror; the first value negates.
     pub mirror_id: Option<(bool, Relation)>,
-    /// Place of its mirror from 1.
+    /// Position of the mirror, from 1.
     pub mirror_index: Option<(bool, Relation)>,
 }
 
 impl Filter {
-    /// True if nothing is left out.
+    /// Returns true if all components are selected.
     pub fn is_empty(&self) -> bool {
         *self == Filter::default()
     }
 
-    /// True if it makes one component of a plain layout: mirrors are not asked for in vain.
+    /// Returns true if a plain layout has to be shown as one component: for all conditions but those on
+    /// mirrors.
     pub(super) fn asks_for_components(&self) -> bool {
         *self != Filter { mirror_id: self.mirror_id, mirror_index: self.mirror_index, ..Filter::default() }
     }
@@ -70,7 +71,7 @@ impl Filter {
     }
 }
 
-/// Text for a file or a directory's default.
+/// Returns the text for a file or a directory's default.
 pub fn composite(
     path: &str,
     view: &CompositeView,
@@ -98,7 +99,7 @@ pub fn composite(
     out
 }
 
-/// What all parts of the text depend on.
+/// Parameters of all parts of the text.
 struct Page<'a> {
     view: &'a CompositeView,
     facts: &'a Facts,
@@ -107,9 +108,9 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Places of the components that are shown.
+    /// Returns the positions of the selected components.
     fn admitted(&self, filter: &Filter) -> impl Iterator<Item = usize> {
-        // Files without mirrors have one of number 0, which does not count.
+        // Files without mirrors have mirror number 0, which is not counted.
         let mut mirrors: Vec<u32> = vec![0];
         let admitted = |(place, entry): (usize, &EntryView)| {
             if mirrors.last() != Some(&entry.mirror_id()) {
@@ -122,17 +123,18 @@ impl Page<'_> {
         self.view.entries.iter().enumerate().filter_map(admitted).collect::<Vec<_>>().into_iter()
     }
 
-    /// True if a component has no objects.
+    /// Returns true if a component has no objects.
     fn is_empty(&self, place: usize) -> bool {
         self.view.entries.get(place).is_none_or(|entry| !entry.is_instantiated())
     }
 
-    /// The component that stands for all where a field is asked for: the one before the first without objects, the last of a
-    /// directory's; where the step of growing is asked for, the one with the step.
+    /// Returns the component that represents the layout if a single field is requested: the one before the
+    /// first without objects, the last of a directory's; if the growth step is requested, the one with the
+    /// step.
     fn representative(&self) -> Option<usize> {
         let entries = &self.view.entries;
         let last = entries.len().checked_sub(1)?;
-        // A file that was never written is shown as Lustre's are from the beginning: with its first component.
+        // A file that was never written is shown like a new one of Lustre: with its first component.
         let is_new = !self.directory && !entries.iter().any(EntryView::is_instantiated);
         let has_objects = |place: usize| entries[place].is_instantiated() || (is_new && place == 0);
         let by_step = self.style.fields.has(Fields::EXTENSION_SIZE);
@@ -208,7 +210,7 @@ impl Page<'_> {
         };
         const LABEL: &str = "lcme_id:             ";
         match yaml {
-            // A list has items whatever is asked for.
+            // A list has items whichever fields are requested.
             true => writeln!(out, "  - {LABEL}{}", number(entry.id)).expect(NO_FAILURE),
             false => {
                 let indent = if listed { "  - " } else { "    " };

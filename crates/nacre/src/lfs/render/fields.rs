@@ -1,6 +1,6 @@
-//! Which fields of a layout are asked for.
+//! Set of requested fields of a layout.
 
-/// A set of fields. What is printed of each, and whether with a label, depends on the others.
+/// A set of fields. The text of each, and whether it has a label, depends on the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fields(u32);
 
@@ -13,13 +13,13 @@ impl Fields {
     pub const OFFSET: Fields = Fields(1 << 2);
     /// `-p`
     pub const POOL: Fields = Fields(1 << 3);
-    /// `-v`: magic, identity and places within the value.
+    /// `-v`: magic, identity and offsets within the value.
     pub const DETAIL: Fields = Fields(1 << 4);
     /// `-q`: the objects.
     pub const OBJECTS: Fields = Fields(1 << 5);
     /// `-g`
     pub const GENERATION: Fields = Fields(1 << 6);
-    /// `-m`: asks for nothing of the layout.
+    /// `-m`: shows no field of the layout.
     pub const MDT_INDEX: Fields = Fields(1 << 7);
     /// `-L`
     pub const PATTERN: Fields = Fields(1 << 8);
@@ -42,7 +42,7 @@ impl Fields {
     /// `-z`
     pub const EXTENSION_SIZE: Fields = Fields(1 << 17);
 
-    /// What is shown when nothing in particular was asked for.
+    /// Fields that are shown by default.
     pub const ALL: Fields = Fields(
         Self::COUNT.0
             | Self::SIZE.0
@@ -60,7 +60,7 @@ impl Fields {
             | Self::MIRROR_ID.0
             | Self::EXTENSION_SIZE.0,
     );
-    /// Fields that only components have; a plain layout is shown as one component where one of them is asked for.
+    /// Fields that only components have; if one is requested, a plain layout is shown as one component.
     const OF_COMPONENTS: Fields = Fields(
         Self::COMPONENT_COUNT.0
             | Self::COMPONENT_FLAGS.0
@@ -69,33 +69,33 @@ impl Fields {
             | Self::COMPONENT_ID.0,
     );
 
-    /// These and others.
+    /// Returns the union with other fields.
     #[must_use]
     pub fn with(self, more: Fields) -> Fields {
         Fields(self.0 | more.0)
     }
 
-    /// True if one of them is asked for.
+    /// Returns true if one of these fields is requested.
     pub fn has(self, any: Fields) -> bool {
         self.0 & any.0 != 0
     }
 
-    /// True if nothing is asked for.
+    /// Returns true if no field is requested.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// True if nothing in particular was asked for, so that every component is shown.
+    /// Returns true without a selection of fields, so that every component is shown.
     pub fn is_whole(self) -> bool {
         self.0 & Self::ALL.0 == Self::ALL.0
     }
 
-    /// True if a label says which field a value is: there are others.
+    /// Returns true if the value of a field needs a label, because there are others.
     pub(super) fn labels(self, field: Fields) -> bool {
         self.0 & !field.0 != 0
     }
 
-    /// True if what is asked for makes one component of a plain layout.
+    /// Returns true if a plain layout has to be shown as one component.
     pub(super) fn asks_for_components(self) -> bool {
         self.0 & !Self::DETAIL.0 != Self::ALL.0 && self.has(Self::OF_COMPONENTS)
     }

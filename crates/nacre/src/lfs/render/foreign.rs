@@ -1,10 +1,10 @@
-//! Text of a foreign layout. Source: reference 2.2 and B.1.
+//! Text of a foreign layout.
 
 use nacre_layout::user::{FOREIGN_TYPES, Foreign};
 use std::fmt::Write;
 
-/// Text for a file or directory with a foreign layout of this magic, whatever fields were asked for: it has its own. What is
-/// not UTF-8 in it is replaced.
+/// Returns the text for a file or directory with a foreign layout of this magic, whichever fields were
+/// requested: it has its own. Bytes that are not UTF-8 are replaced.
 pub fn foreign(layout: &Foreign, magic: u32, verbose: bool) -> String {
     let mut out = String::new();
     let Foreign { kind, flags, text } = layout;

@@ -2,7 +2,7 @@ use super::*;
 use crate::lfs::view::ObjectView;
 use nacre_layout::user::{MAGIC_V1, MAGIC_V3};
 
-/// A plain file with objects (OST index, id) of MDT0.
+/// Returns a plain file with objects (OST index, id) of MDT0.
 pub(in crate::lfs) fn plain_view(count: u16, size: u32, objects: &[(u16, u32)]) -> LayoutView {
     let object = |&(ost, oid): &(u16, u32)| ObjectView {
         ost_index: u32::from(ost),
@@ -36,8 +36,9 @@ fn wish(count: u16, size: u32, pool: Option<&str>) -> LayoutView {
 
 const FACTS: Facts = Facts { fid: Fid::new(0x2_0000_0401, 7, 0), mdt_index: 0 };
 
-/// Fields by the letters of their options; `.` is `-v`, `*` what is shown without options, `-` no path, `r` raw, `y` YAML,
-/// `x` hexadecimal, a digit `-O`; then a component's id, start, end and flags are `I`, `s`, `E` and `f`, their number `n`.
+/// Returns fields by the letters of their options; `.` is `-v`, `*` the default, `-` no path, `r` raw, `y`
+/// YAML, `x` hexadecimal, a digit `-O`; then a component's id, start, end and flags are `I`, `s`, `E` and
+/// `f`, their number `n`.
 pub(in crate::lfs) fn style(letters: &str) -> Style {
     let mut style = Style { path: letters.contains(['*', '.', '/']), ..Style::default() };
     for letter in letters.chars() {
@@ -153,7 +154,7 @@ fn golden_fields_of_plain_files() {
         ("ix", "0\n\n"),
         ("L", "raid0\n\n"),
         ("g", "0\n\n"),
-        // What a plain file has not is nothing, also where it was asked for.
+        // A field that a plain file lacks is empty, even if it is requested.
         ("p", "\n"),
         ("z", "\n"),
         ("N", "\n"),
@@ -164,7 +165,7 @@ fn golden_fields_of_plain_files() {
         ("ciy", "lmm_stripe_count:  2\nlmm_stripe_offset: 0\n"),
         ("c/", "f\n2\n\n"),
         ("cp", "lmm_stripe_count:  2\n\n"),
-        // One component, where such is asked for.
+        // One component, if its fields are requested.
         ("n", "0\n\n"),
         ("I", "N/A\n\n"),
         ("f", "init\n\n"),

@@ -1,7 +1,8 @@
-//! Layout options of the command line as a wish. Source: reference 2.1.
+//! Translation of layout options of the command line into a requested layout.
 //!
-//! Options belong to the component that the last `-E` began, those before the first `-E` to the first one. A component takes
-//! over what it does not say itself, other than the OST index and flags, from the one before it.
+//! Options belong to the component that the last `-E` started, those before the first `-E` to the first one.
+//! A component inherits the fields that it does not set, other than the OST index and flags, from the one
+//! before it.
 
 use super::{NAME, usage};
 use crate::lfs::number::{parse_signed, parse_stripe_size};
@@ -14,29 +15,29 @@ use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, Pattern, S
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
 use rustix::io::Errno;
 
-/// Steps of self-extending components are multiples of this, in bytes.
+/// Granularity of growth steps of self-extending components, in bytes.
 const STEP_UNIT: u64 = 64 << 20;
 
-/// Gathers options in the order given.
+/// Collects options in the order given.
 #[derive(Default)]
 pub struct Builder {
     components: Vec<ComponentSpec>,
-    /// Where the component that is being described ends; `None` before the first `-E`.
+    /// End of the current component; `None` before the first `-E`.
     end: Option<u64>,
     spec: LayoutSpec,
     flags: ComponentFlags,
     on_mdt: bool,
-    /// Bytes by which this component grows.
+    /// Growth step of the current component, in bytes.
     step: Option<u64>,
-    /// A stripe count was given for this component.
+    /// A stripe count was given for the current component.
     has_count: bool,
-    /// What this component says about OSTs: Lustre's name of the option, its value as shown.
+    /// Options of the current component about OSTs: Lustre's name of the option, its value as shown.
     about_osts: Vec<(&'static str, String)>,
     is_striped: bool,
 }
 
 impl Builder {
-    /// Takes an option; others than those of layouts are passed over.
+    /// Takes an option; ignores those that are not about layouts.
     pub fn option(&mut self, key: char, value: &str) -> Result<(), Failure> {
         match key {
             'E' => {
@@ -89,7 +90,7 @@ impl Builder {
         self.about_osts.extend(count);
     }
 
-    /// True if an option said something about a layout.
+    /// Returns true if an option is about a layout.
     pub fn is_striped(&self) -> bool {
         self.is_striped
     }
@@ -129,7 +130,8 @@ impl Builder {
         Ok(())
     }
 
-    /// The striping of this component: a list of OSTs decides how many stripes there are, and whether any OST has several.
+    /// Returns the striping of the current component: a list of OSTs determines the stripe count, and whether
+    /// it is overstriped.
     fn finished_spec(&mut self) -> Result<LayoutSpec, Failure> {
         let listed = self.spec.osts.len();
         if listed == 0 {
@@ -148,7 +150,7 @@ impl Builder {
         Ok(self.spec.clone())
     }
 
-    /// The wish that the options add up to.
+    /// Returns the layout that the options request.
     pub fn finish(mut self) -> Result<Wish, Failure> {
         if self.end.is_none() {
             if self.on_mdt {
@@ -167,11 +169,11 @@ impl Builder {
     }
 }
 
-/// Says what is wrong with a wish as a whole; `path` is the first that was to get it.
+/// Reports the fault of a layout as a whole; `path` is the first file that would get it.
 pub fn check(wish: &Wish, path: &str) -> Result<(), Failure> {
     let Err(error) = wish.check() else { return Ok(()) };
     let failed = match error {
-        // In the words in which the server would say it.
+        // The message is the server's.
         SpecError::OstList | SpecError::OstTwice => {
             let text = format!("{NAME}: setstripe error for '{path}': Invalid argument");
             return Err(Failure::new(Errno::INVAL, text));
@@ -211,7 +213,7 @@ fn stripe_count(text: &str) -> Result<Option<u16>, Failure> {
     }
 }
 
-/// More stripes than OSTs, or with a minus so many on each.
+/// Parses a stripe count above the number of OSTs, or with a minus the number of stripes on each OST.
 fn overstripe_count(text: &str) -> Result<Option<u16>, Failure> {
     let invalid = || usage(format!("invalid stripe count '{text}'"));
     match parse_signed(text).ok_or_else(invalid)? {
@@ -257,8 +259,8 @@ fn is_on_mdt(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// The wish for a component `[start, end)` on an MDT. It has one stripe as long as itself, which may be said; other options
-/// `about_osts` it cannot have.
+/// Returns the component `[start, end)` on an MDT. Its only stripe is as long as the component, and the
+/// options may say so; it cannot have other options `about_osts`.
 fn on_mdt(start: u64, end: u64, about_osts: &[(&'static str, String)]) -> Result<LayoutSpec, Failure> {
     if start > 0 {
         return Err(Failure::new(Errno::INVAL, "error: 'mdt' layout can be only the first one".to_owned()));
@@ -276,13 +278,13 @@ fn on_mdt(start: u64, end: u64, about_osts: &[(&'static str, String)]) -> Result
     }
 }
 
-/// A step of growth; what is wrong with its size is said where it belongs to a component.
+/// Parses a growth step; its size is checked together with its component.
 fn step(text: &str) -> Result<Option<u64>, Failure> {
     let step = parse_stripe_size(text).ok_or_else(|| usage(format!("invalid extension size '{text}'")))?;
     Ok(Some(step).filter(|step| *step > 0))
 }
 
-/// A component that grows within `extent`: nothing of it so far, and the room behind that.
+/// Returns a component that grows within `extent`: an empty one, and the extension after it.
 fn growing(
     extent: Extent,
     step: u64,
@@ -303,7 +305,7 @@ fn growing(
     ])
 }
 
-/// Flags that a new component may have.
+/// Parses the flags that a new component may have.
 fn component_flags(text: &str) -> Result<ComponentFlags, Failure> {
     let invalid = || usage(format!("invalid component flags '{text}'"));
     match parse_flags(text).ok_or_else(invalid)? {

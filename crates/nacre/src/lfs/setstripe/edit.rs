@@ -1,4 +1,5 @@
-//! `lfs setstripe --component-add`, `--component-del`, `--component-set`: the layout of a file that exists. Source: reference 2.1.
+//! `lfs setstripe --component-add`, `--component-del`, `--component-set`: changes of an existing file's
+//! layout.
 
 use super::{NAME, Plan, usage};
 use crate::lfs::getopt::Parsed;
@@ -15,18 +16,18 @@ use std::path::Path;
 /// Bit of the flag `init`.
 const INIT: u32 = 0x10;
 
-/// What to do to the components of files.
+/// A change of the components of files.
 #[derive(Debug, PartialEq)]
 pub enum Edit {
-    /// Append those that the wish describes.
+    /// Append the components of the requested layout.
     Add,
-    /// Take these away.
+    /// Delete the selected components.
     Delete(Selector),
     /// Change flags: bits to set and to clear of the component with this id.
     SetFlags(u32, (u32, u32)),
 }
 
-/// The edit that the command line asks for, if it asks for one.
+/// Parses the edit of the command line, if it has one.
 pub fn of_options(parsed: &Parsed) -> Result<Option<Edit>, Failure> {
     let asked: Vec<char> = ['2', '3', '4'].into_iter().filter(|key| parsed.has(*key)).collect();
     let which = match asked.as_slice() {
@@ -61,7 +62,7 @@ pub fn of_options(parsed: &Parsed) -> Result<Option<Edit>, Failure> {
     }
 }
 
-/// Does it to one file.
+/// Applies the edit to one file.
 pub fn apply(edit: &Edit, plan: &Plan, path: &Path) -> Outcome {
     let bytes = mounted::layout_of(path).map_err(|error| super::failed(path, &error))?;
     let layout = bytes.and_then(|bytes| user::decode_layout(&bytes).ok());
@@ -86,7 +87,7 @@ pub fn apply(edit: &Edit, plan: &Plan, path: &Path) -> Outcome {
             mounted::edit_layout(path, LAYOUT_DELETE, &value)
                 .map_err(|error| not_deleted(*selector, path, &error))
         }
-        // There are no mirrors, so no flag would mean anything.
+        // NacreFS has no mirrors, so no flag would have a meaning.
         Edit::SetFlags(id, (set, clear)) => Err(Failure::exit(
             1,
             format!(
@@ -109,7 +110,7 @@ fn add(wish: &Wish, end: u64, path: &Path) -> Outcome {
                 format!("{NAME}: Invalid layout: Zero length components must be followed by extension\n");
             return Err(refused(&first, "Invalid argument"));
         }
-        // One that grows is empty, and the room behind it reaches as far as was said.
+        // A growing component is empty, and its extension reaches the requested end.
         let grows = first.extent.is_empty();
         first.extent.start = end;
         if grows {

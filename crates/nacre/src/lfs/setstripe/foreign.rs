@@ -1,5 +1,5 @@
-//! `--foreign` of `lfs setstripe` and `lfs mkdir`: a file or directory whose layout is a text for another store. Source: reference 2.1
-//! and 2.3.
+//! `--foreign` of `lfs setstripe` and `lfs mkdir`: a file or directory whose layout is a text for another
+//! store.
 
 use crate::lfs::Failure;
 use crate::lfs::getopt::Parsed;
@@ -7,15 +7,16 @@ use nacre_layout::user::{FOREIGN_TYPES, Foreign};
 use nacre_types::limits::XATTR_VALUE_MAX;
 use rustix::io::Errno;
 
-/// Bytes of a foreign layout beside the text.
+/// Size of a foreign layout's header before the text, in bytes.
 const HEADER: usize = 16;
 /// Options of `lfs setstripe` that go with `--foreign`.
 pub const WITH: [char; 4] = ['5', '6', 'x', 'm'];
 
-/// How a command refuses a wrong call.
+/// Returns the failure of a wrong call.
 type Usage = fn(String) -> Failure;
 
-/// The foreign layout that the command line of command `name` asks for, if it asks for one; then no options but `with` are taken.
+/// Parses the foreign layout of command `name`, if it has one; only the options `with` may be combined with
+/// it.
 pub fn of_options(
     parsed: &Parsed,
     name: &str,
@@ -32,7 +33,7 @@ pub fn of_options(
             return Err(usage("hex flags must be specified with --foreign option"));
         }
         if parsed.has('x') {
-            // Harmless, as Lustre sees it.
+            // A warning only, as in Lustre.
             eprintln!("{name}: xattr has been specified for non-foreign layout");
         }
         return Ok(None);
@@ -53,7 +54,7 @@ fn hex(text: &str) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok().filter(|flags| *flags != u32::MAX)
 }
 
-/// A number, or one of the names.
+/// Parses a type: a number, or one of the names.
 fn kind_of(text: &str, usage: impl Fn(&str) -> Failure) -> Result<u32, Failure> {
     let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 const FILE: Fid = Fid::new(0x2_0000_0401, 7, 0);
 const MIB: u64 = 1 << 20;
 
-/// The text of `lfs getstripe` for a file.
+/// Returns the text of `lfs getstripe` for a file.
 fn shown(layout: &Layout, yaml: bool) -> String {
     let facts = Facts { fid: FILE, mdt_index: 0 };
     let style = Style { yaml, ..render::tests::style("*") };
@@ -18,7 +18,7 @@ fn shown(layout: &Layout, yaml: bool) -> String {
     }
 }
 
-/// Reads the text of a composite file back, as scripts do.
+/// Parses the text of a composite file, as scripts do.
 fn parsed(text: &str) -> Vec<ComponentSpec> {
     let value = |line: &str| line.split_once(':').expect("a value").1.trim().to_owned();
     let mut found: Vec<ComponentSpec> = Vec::new();
@@ -109,14 +109,14 @@ proptest! {
         let mut layout = wish.to_layout(&LayoutSpec::default());
         prop_assert_eq!(parse(&shown(&layout, true)), Ok(wish.clone()));
         if let Wish::Composite(components) = &wish {
-            // OSTs that were listed, and pools beside them, are told by templates; the text has objects only.
+            // Templates contain lists of OSTs with their pools; the text has objects only.
             let mut without_lists = components.clone();
             for spec in without_lists.iter_mut().map(|part| &mut part.spec).filter(|spec| !spec.osts.is_empty()) {
                 (spec.osts, spec.pool) = (Vec::new(), None);
             }
             prop_assert_eq!(parsed(&shown(&layout, false)), without_lists);
         }
-        // With objects: where they are is where the first stripe is wanted.
+        // With objects, the OST of the first one becomes the requested first OST.
         layout.place_on_mdt(FILE);
         for place in 0..layout.components.len().min(until) {
             let component = &layout.components[place];
@@ -141,7 +141,7 @@ proptest! {
                 prop_assert_eq!((spec.stripe_size, spec.stripe_count), (Some(component.stripe_size), None));
                 continue;
             }
-            // The OSTs that it is on, or is to be on.
+            // The OSTs of its objects, or the requested ones.
             let on: Vec<u16> = match component.objects.as_slice() {
                 [] => component.osts.clone(),
                 objects => objects.iter().map(|object| object.ost_index).collect(),

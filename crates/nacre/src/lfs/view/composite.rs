@@ -1,4 +1,4 @@
-//! The fields of Lustre's `lov_comp_md_v1`, decoded without judging them.
+//! Fields of Lustre's `lov_comp_md_v1`, decoded without validation.
 
 use super::{LayoutView, u32_at, u64_at};
 use nacre_layout::user::{MAGIC_COMPOSITE, MAGIC_V1};
@@ -6,7 +6,7 @@ use nacre_layout::user::{MAGIC_COMPOSITE, MAGIC_V1};
 const HEADER: usize = 32;
 const ENTRY: usize = 48;
 const INIT: u32 = 0x10;
-/// Component flags that are shown; the first that matches all its bits is taken, so `prefer` stands before its halves.
+/// Names of component flags; the first entry whose bits are all set applies, so `prefer` precedes its halves.
 const FLAGS: [(u32, &str); 12] = [
     (0x10, "init"),
     (0x1, "stale"),
@@ -22,39 +22,39 @@ const FLAGS: [(u32, &str); 12] = [
     (0x400, "nocompr"),
 ];
 
-/// A composite layout's fields.
+/// Fields of a composite layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompositeView {
-    /// Bytes in all.
+    /// Size of the value in bytes.
     pub size: u32,
     /// Layout generation.
     pub generation: u32,
-    /// State of mirrors.
+    /// State of the mirrors.
     pub flags: u16,
-    /// Copies of the file, from 1.
+    /// Number of mirrors, from 1.
     pub mirror_count: u32,
-    /// The components in order.
+    /// Components in order.
     pub entries: Vec<EntryView>,
-    /// A plain layout that is looked at as one component.
+    /// The layout is a plain one, shown as one component.
     is_plain: bool,
 }
 
-/// One component.
+/// A component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryView {
     /// Number within the file; 0 in templates.
     pub id: u32,
-    /// Flag bits.
+    /// Flag bits of the component.
     pub flags: u32,
-    /// First byte.
+    /// Offset of its first byte.
     pub start: u64,
-    /// One past the last, all ones for the end of the file.
+    /// Offset after its last byte, all ones for the end of the file.
     pub end: u64,
-    /// Place of its striping in the value.
+    /// Offset of its striping in the value.
     pub offset: u32,
-    /// Bytes of its striping.
+    /// Size of its striping in bytes.
     pub size: u32,
-    /// Its striping.
+    /// Striping of the component.
     pub layout: LayoutView,
 }
 
@@ -92,7 +92,7 @@ impl CompositeView {
         })
     }
 
-    /// A plain layout as one component, for who asks for what only components have.
+    /// Returns a plain layout as one component, for requests of fields that only components have.
     pub fn of_plain(layout: &LayoutView, directory: bool) -> CompositeView {
         let header = if layout.magic == MAGIC_V1 { super::HEADER_V1 } else { super::HEADER_V3 };
         let objects = if directory { 0 } else { layout.objects.len() };
@@ -117,7 +117,7 @@ impl CompositeView {
         }
     }
 
-    /// Magic number of the whole.
+    /// Returns the magic of the whole value.
     pub fn magic(&self) -> u32 {
         match self.entries.first() {
             Some(entry) if self.is_plain => entry.layout.magic,
@@ -125,12 +125,13 @@ impl CompositeView {
         }
     }
 
-    /// Components as counted for users: a plain layout has none.
+    /// Returns the number of components as shown to users: 0 for a plain layout.
     pub fn shown_entries(&self) -> u32 {
         if self.is_plain { 0 } else { self.entries.len() as u32 }
     }
 
-    /// What the stripe size of a component has to divide: its end, or the step and the end of the room that it grows into.
+    /// Returns the offsets that the stripe size of a component has to divide: its end, or the step and the
+    /// end of its extension.
     pub fn ends(&self, place: usize) -> Vec<u64> {
         match self.entries.get(place + 1).filter(|next| next.is_extension()) {
             Some(extension) => vec![extension.layout.extension_size(), extension.end],
@@ -140,17 +141,17 @@ impl CompositeView {
 }
 
 impl EntryView {
-    /// True if it has objects.
+    /// Returns true if it has objects.
     pub fn is_instantiated(&self) -> bool {
         self.flags & INIT != 0
     }
 
-    /// True for room that the component before it grows into.
+    /// Returns true for an extension: reserved extent for the growth of the component before it.
     pub fn is_extension(&self) -> bool {
         self.flags & 0x40 != 0
     }
 
-    /// The flags in words, `0` if there are none.
+    /// Returns the flags in words, `0` if there are none.
     pub fn flags_text(&self) -> String {
         let mut rest = self.flags;
         let mut words: Vec<String> = Vec::new();
@@ -166,18 +167,18 @@ impl EntryView {
         words.join(",")
     }
 
-    /// Where it ends, in words for the end of the file.
+    /// Returns its end, in words for the end of the file.
     pub fn end_text(&self) -> String {
         if self.end == u64::MAX { "EOF".to_owned() } else { self.end.to_string() }
     }
 
-    /// Number of its mirror, 0 in files without mirrors.
+    /// Returns the number of its mirror, 0 in files without mirrors.
     pub fn mirror_id(&self) -> u32 {
         (self.id >> 16) & 0x7fff
     }
 }
 
-/// Bits of flags given as words with commas between, those to be set and those to be clear (`^` before the word).
+/// Parses comma-separated words of flags: bits to set, and bits to clear (`^` before the word).
 pub fn parse_flags(text: &str) -> Option<(u32, u32)> {
     let (mut set, mut clear) = (0, 0);
     for word in text.split(',') {

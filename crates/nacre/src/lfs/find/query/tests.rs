@@ -2,7 +2,7 @@ use super::super::args;
 use super::*;
 use crate::lfs::getopt::words_of;
 
-/// A file system with MDTs and OSTs of any index.
+/// A file system that has MDTs and OSTs of every index.
 struct Any;
 
 impl Targets for Any {

@@ -27,7 +27,7 @@ fn options_count_in_their_order() {
         ("-m f", Fields::MDT_INDEX, Level::Itself, false),
         ("-m -v f", detail, Level::Files, true),
         ("-v -m f", detail.with(Fields::MDT_INDEX), Level::Files, true),
-        // Values make conditions, which say nothing of what is shown.
+        // Options with values are conditions, which do not change the shown fields.
         ("-I2 f", all, Level::Files, true),
         ("-I f", Fields::COMPONENT_ID, Level::Itself, false),
         ("-c -E4M f", Fields::COUNT, Level::Itself, false),
@@ -55,7 +55,7 @@ fn values_say_which_components_are_meant() {
         ("-E-1 f", Filter { end: Some(Relation::Is(u64::MAX, 1)), ..none.clone() }),
         ("-E+4M f", Filter { end: Some(Relation::Over(4 * mib)), ..none.clone() }),
         ("-E-2G f", Filter { end: Some(Relation::Under(2048 * mib, 1024 * mib)), ..none.clone() }),
-        // Starts are bytes whatever their size.
+        // Starts are bytes, small numbers too.
         ("--component-start=64 f", Filter { start: Some(Relation::Is(64, 1)), ..none.clone() }),
         ("--component-start=-1 f", Filter { start: Some(Relation::Under(1, 1)), ..none.clone() }),
         ("--mirror-id 2 f", Filter { mirror_id: Some((false, Relation::Is(2, 1))), ..none.clone() }),

@@ -33,7 +33,7 @@ fn component(id: u32, end: u64, count: u16, size: u32, objects: &[(u16, u32)]) -
     }
 }
 
-/// The file of the transcripts.
+/// Returns the file of the transcripts.
 fn pfl() -> CompositeView {
     let layout = Layout {
         form: LayoutForm::Composite,
@@ -47,7 +47,7 @@ fn pfl() -> CompositeView {
     view(&encode_layout(&FILE, &layout))
 }
 
-/// The directory of the transcripts.
+/// Returns the directory of the transcripts.
 fn dpfl() -> CompositeView {
     let part = |start, end, count, size, pool| ComponentSpec {
         extent: Extent { start, end },
@@ -83,7 +83,7 @@ fn file(style: &Style, filter: &Filter) -> String {
     composite("pfl", &pfl(), &FACTS, style, filter, false)
 }
 
-/// The file of the transcripts whose first component is on the MDT.
+/// Returns the file of the transcripts whose first component is on the MDT.
 fn dom() -> CompositeView {
     let first = Component { pattern: Pattern::Mdt, ..component(1, MIB, 0, 1 << 20, &[]) };
     let second =
@@ -127,7 +127,7 @@ fn golden_data_on_an_mdt() {
     assert!(text.contains(line), "{text}");
 }
 
-/// The file of the transcripts that grows.
+/// Returns the self-extending file of the transcripts.
 fn sel() -> CompositeView {
     let first = component(1, 64 * MIB, 1, 4 << 20, &[(0, 5)]);
     let second = Component {
@@ -149,7 +149,7 @@ fn golden_components_that_grow() {
     assert_eq!(show("z", &none), "67108864\n\n");
     assert_eq!(show("c", &none), "1\n\n");
     assert_eq!(show("S", &none), "4194304\n\n");
-    // Who asks for the step gets what has one.
+    // A request for the step selects the component that has one.
     assert_eq!(show("cz", &none), "      lmm_stripe_count:  0\n      lmm_extension_size: 67108864\n\n");
     let second = Filter { id: Some(2), ..none.clone() };
     assert_eq!(show("cz", &second), show("cz", &none));
@@ -190,7 +190,7 @@ fn golden_fields() {
         -   1: { l_ost_idx:   0, l_fid: [0x100000000:0x3:0x0] }\n\n";
     let unit = 1 << 20;
     for (letters, filter, expected) in [
-        // The last component with objects stands for the file.
+        // The last component with objects represents the file.
         ("c", &none, "2\n\n"),
         ("S", &none, "1048576\n\n"),
         ("i", &none, "1\n\n"),
@@ -213,7 +213,7 @@ fn golden_fields() {
         ("IE", &none, "    lcme_id:             2\n    lcme_extent.e_end:   67108864\n\n"),
         ("c/", &none, "pfl\n2\n\n"),
         ("cy", &none, "components:\n  - lcme_id:             2\n    sub_layout:\n2\n"),
-        // Conditions show all that meet them.
+        // Conditions show all components that meet them.
         ("c", &id(2), "2\n\n"),
         ("c", &id(3), "-1\n\n"),
         ("i", &id(3), "-1\n\n"),
@@ -241,7 +241,7 @@ fn golden_fields() {
 #[test]
 fn golden_fields_of_directories() {
     for (letters, expected) in [
-        // The last component stands for a template.
+        // The last component represents a template.
         ("c", "-1\n\n"),
         ("S", "4194304\n\n"),
         ("p", "hdd\n\n"),
