@@ -1,5 +1,5 @@
-//! `lctl`: Lustre's operator command, as far as NacreFS has something to operate: devices and file-system parameters of
-//! what runs on this host, and reaching a server.
+//! `lctl`: Lustre's operator command for the parts that NacreFS has: devices and parameters of the processes
+//! on this host, pools, nodemaps, and `ping`.
 
 mod nodemaps;
 pub mod params;
@@ -69,23 +69,23 @@ Patterns have *, ?, [abc] and {one,two}; the instance may be left out. Run -P wh
 Example: lctl set_param 'obdfilter.*OST0001.no_create=1' && lctl get_param 'obdfilter.*.no_create'
 ";
 const EXIT_USAGE: i32 = 4;
-/// Longest wait for an answer to `lctl ping`.
+/// Timeout of `lctl ping`.
 const PING_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a command comes to.
+/// Result of a command.
 type Outcome = Result<()>;
 
-/// A wrong call.
+/// Returns the failure of a wrong call.
 fn usage(text: impl Into<String>) -> Failure {
     Failure { exit: EXIT_USAGE, message: text.into() }
 }
 
-/// What fails with an errno, which is the exit code.
+/// Returns a failure whose exit code is an errno.
 fn refused(errno: Errno, text: impl Into<String>) -> Failure {
     Failure { exit: errno.raw_os_error(), message: text.into() }
 }
 
-/// What a process has answered with an errno.
+/// Returns the failure for an errno that a process answered.
 fn with_code(errno: i32, text: impl Into<String>) -> Failure {
     Failure { exit: errno, message: text.into() }
 }
@@ -182,20 +182,20 @@ fn run(words: &[String]) -> i32 {
     }
 }
 
-/// Names that a pattern stands for in the processes of this host, with their control sockets.
+/// Returns the names that match a pattern in the processes of this host, with their control sockets.
 fn find_names(pattern: &str) -> Vec<(std::path::PathBuf, String)> {
     params::names_of(pattern)
 }
 
-/// The file system that `--fs` names: all that is done is done there.
+/// The file system that `--fs` names, to which all commands are limited.
 static CHOSEN: OnceLock<RunDir> = OnceLock::new();
 
-/// Where processes run that are meant: those of this host, or of one file system.
+/// Returns the selected run directories: those of this host, or of one file system.
 fn runs() -> Vec<RunDir> {
     CHOSEN.get().map_or_else(registry::running, |run| vec![run.clone()])
 }
 
-/// Chooses a file system by its directory or mount point, for hosts with several of one name.
+/// Selects a file system by its directory or mount point, for hosts with several of one name.
 fn choose(path: &str) -> Outcome {
     let run = match named::find(Path::new(path))
         .map_err(|failure| refused(Errno::NODEV, format!("lctl --fs: {failure}")))?
@@ -206,16 +206,16 @@ fn choose(path: &str) -> Outcome {
     CHOSEN.set(run).map_err(|_| usage("lctl: --fs is said once, before the command"))
 }
 
-/// Control sockets of all processes that are meant.
+/// Returns the control sockets of all selected processes.
 fn sockets() -> Vec<PathBuf> {
     let of = |run: &RunDir| run.running().into_iter().map(|name| run.socket(&name)).collect::<Vec<_>>();
     let own = runs().iter().flat_map(of).collect::<Vec<_>>();
-    // What root's processes tell everybody, unless one file system is meant.
+    // The public sockets of root's processes, unless one file system is selected.
     let public = if CHOSEN.get().is_none() { public::sockets() } else { Vec::new() };
     own.into_iter().chain(public).collect()
 }
 
-/// All processes of this host that answer; who does not is told of.
+/// Returns all processes of this host that answer, and reports those that do not.
 fn processes() -> Vec<(PathBuf, ProcessStatus)> {
     let status = |(socket, answer): (PathBuf, io::Result<Answer>)| match answer {
         Ok(Answer::Status(status)) => Some((socket, *status)),
@@ -228,7 +228,7 @@ fn processes() -> Vec<(PathBuf, ProcessStatus)> {
     control::ask_each(&sockets(), &Request::Status).into_iter().filter_map(status).collect()
 }
 
-/// The only option of commands that list: `--json`.
+/// Parses the only option of commands that list: `--json`.
 fn wants_json(command: &str, args: &[String]) -> Result<bool> {
     match args {
         [] => Ok(false),
@@ -248,7 +248,7 @@ fn print_json(value: &impl Serialize) -> Outcome {
 #[derive(Serialize)]
 struct Device {
     index: usize,
-    /// `UP`, or `IN` if it is out of use.
+    /// `UP`, or `IN` if it is inactive.
     state: &'static str,
     #[serde(rename = "type")]
     kind: &'static str,
@@ -257,7 +257,7 @@ struct Device {
     references: u64,
 }
 
-/// Rows as Lustre prints them: number, state, type, name, UUID, references.
+/// Returns rows as Lustre prints them: number, state, type, name, UUID, references.
 fn device_list(args: &[String]) -> Outcome {
     let json = wants_json("dl", args)?;
     let devices = devices();
@@ -286,12 +286,12 @@ fn devices() -> Vec<Device> {
                 _ => row("UP", "obdfilter", name.clone(), format!("{name}_UUID"), references),
             }
         }
-        // What this process asks OSTs by, for its MDTs and its mount.
+        // Devices through which MDTs and the mount of this process reach OSTs.
         for kind in ["osp", "osc"] {
             for (name, value) in params::values_in(&socket, &format!("{kind}.*.active")) {
                 let name = name.trim_start_matches(kind).trim_matches('.').trim_end_matches(".active");
                 let asker = name.rsplit('-').next().unwrap_or(name);
-                // Those of MDTs are there under both kinds.
+                // Those of MDTs appear under both kinds.
                 if kind == "osc" && asker.starts_with("MDT") {
                     continue;
                 }
@@ -299,7 +299,7 @@ fn devices() -> Vec<Device> {
                 row(if value == "0" { "IN" } else { "UP" }, kind, name.to_owned(), uuid, 1);
             }
         }
-        // And what its mount asks the other servers by.
+        // Devices through which the mount reaches the other servers.
         for kind in ["mdc", "mgc"] {
             for (name, _) in params::values_in(&socket, &format!("{kind}.*.state")) {
                 let name = name.trim_start_matches(kind).trim_matches('.').trim_end_matches(".state");
@@ -329,7 +329,8 @@ fn list_nids(args: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Control socket of the process with the management server: of file system `fsname`, or of the only one.
+/// Returns the control socket of the process with the management server: of file system `fsname`, or of the
+/// only one.
 fn management(fsname: Option<&str>) -> Result<PathBuf> {
     let has_it = |(_, status): &(PathBuf, ProcessStatus)| {
         status.targets.iter().any(|target| target.target == "MGT")

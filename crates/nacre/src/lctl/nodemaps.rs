@@ -1,4 +1,5 @@
-//! `lctl nodemap_*`: named sets of clients and what holds for them, kept by the management server. Grammar: Lustre's.
+//! `lctl nodemap_*`: named sets of clients with their restrictions, stored by the management server. Grammar:
+//! Lustre's.
 
 use super::{Outcome, management, refused, with_code};
 use crate::control::{self, Answer, Request};
@@ -18,7 +19,7 @@ fn usage(command: &str, text: impl std::fmt::Display) -> Failure {
     super::usage(format!("lctl {command}: {text}"))
 }
 
-/// `--name VALUE` and `--name=VALUE`, each once, all of those that are needed.
+/// Parses `--name VALUE` and `--name=VALUE`: each once, and all required ones.
 fn options<'a>(
     command: &str,
     args: &'a [String],
@@ -47,7 +48,7 @@ fn options<'a>(
     }
 }
 
-/// What is to be done to which nodemap.
+/// Parses the change of a command and its nodemap.
 fn change_of(command: &str, args: &[String]) -> Result<Option<(String, Change)>> {
     let parse = |text: String| {
         text.parse::<Change>().map_err(|error| refused(Errno::INVAL, format!("lctl {command}: {error}")))
@@ -124,7 +125,7 @@ pub fn run(command: &str, args: &[String]) -> Outcome {
     }
 }
 
-/// What was refused, in words.
+/// Returns the message for a refused change.
 fn refusal(name: &str, change: &Change, errno: Errno) -> String {
     match (change, errno) {
         (_, Errno::INVAL) if name == DEFAULT => {
@@ -185,7 +186,7 @@ fn info(args: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Lines as Lustre's parameters of a nodemap say it.
+/// Formats a nodemap as lines of Lustre's parameters.
 fn shown(map: &Nodemap) -> String {
     let mut lines = Vec::new();
     for property in map.properties() {
@@ -216,7 +217,7 @@ fn shown(map: &Nodemap) -> String {
     lines.iter().map(|line| format!("nodemap.{}.{line}\n", map.name())).collect()
 }
 
-/// Name of the nodemap of a client at an address, or with a key, and what it may be.
+/// Returns the nodemap of a client at an address, or with a key, and its rights.
 fn standing(command: &str, nodemaps: &Nodemaps, nid: &str, key: Option<&str>) -> Result<(String, Standing)> {
     let nid: Nid = nid.parse().map_err(|error| usage(command, error))?;
     let key = key.map(|key| key.parse::<KeyId>().map_err(|error| usage(command, error))).transpose()?;

@@ -1,5 +1,5 @@
-//! `lctl list_param`, `get_param`, `find_param`, `set_param`, `conf_param`: parameters of the processes on this host, and of
-//! all nodes for good.
+//! `lctl list_param`, `get_param`, `find_param`, `set_param`, `conf_param`: parameters of the processes on
+//! this host, and persistent ones of all nodes.
 
 mod options;
 mod set;
@@ -17,24 +17,24 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// A parameter and the process that has it.
+/// A parameter and the control socket of its process.
 struct Found {
     socket: PathBuf,
     param: ParamName,
 }
 
-/// What is shown of names.
+/// Form in which names are shown.
 #[derive(Clone, Copy, Default)]
 struct Show {
-    /// `/` behind what others lie below, `=` behind what can be set.
+    /// `/` after directories of parameters, `=` after parameters that can be set.
     marks: bool,
     recursive: bool,
     directories_only: bool,
     readable_only: bool,
     writable_only: bool,
-    /// With `/` between the components.
+    /// `/` between the components.
     paths: bool,
-    /// The same name in several processes is shown for each.
+    /// A name that several processes have is shown for each.
     each_process: bool,
 }
 
@@ -74,7 +74,8 @@ fn missing(command: &str, pattern: &str) -> Failure {
     refused(Errno::NOENT, format!("error: {command}: param_path '{path}': {}", error_text(Errno::NOENT)))
 }
 
-/// What a pattern stands for in all processes of this host, in the order of names; an empty list is the error that says so.
+/// Returns the matches of a pattern in all processes of this host, in the order of names; no match is an
+/// error.
 fn find(command: &str, pattern: &str, recursive: bool) -> Result<Vec<Found>> {
     if let Err(status) = Pattern::parse(pattern) {
         let errno = Errno::from_raw_os_error(status.errno());
@@ -85,12 +86,12 @@ fn find(command: &str, pattern: &str, recursive: bool) -> Result<Vec<Found>> {
     if found.is_empty() { Err(missing(command, pattern)) } else { Ok(found) }
 }
 
-/// What a pattern stands for in all processes of this host, in the order of names.
+/// Returns the matches of a pattern in all processes of this host, in the order of names.
 fn ask_all(pattern: &str, recursive: bool) -> Vec<Found> {
     ask_in(&super::sockets(), pattern, recursive)
 }
 
-/// The same in the processes with these control sockets.
+/// Returns the matches in the processes with these control sockets.
 fn ask_in(sockets: &[PathBuf], pattern: &str, recursive: bool) -> Vec<Found> {
     let request = Request::FindParams { pattern: pattern.to_owned(), recursive };
     let mut found = Vec::new();
@@ -99,7 +100,7 @@ fn ask_in(sockets: &[PathBuf], pattern: &str, recursive: bool) -> Vec<Found> {
             Ok(Answer::Params { params }) => {
                 found.extend(params.into_iter().map(|param| Found { socket: socket.clone(), param }));
             }
-            // It is just ending, stopped, or of a version that knows of no such question.
+            // The process is ending, stopped, or of a version without this request.
             other => log::debug!("{} has no parameters: {other:?}", socket.display()),
         }
     }
@@ -107,19 +108,19 @@ fn ask_in(sockets: &[PathBuf], pattern: &str, recursive: bool) -> Vec<Found> {
     found
 }
 
-/// Names that a pattern stands for in the processes of this host, with their control sockets.
+/// Returns the names that match a pattern in the processes of this host, with their control sockets.
 pub fn names_of(pattern: &str) -> Vec<(PathBuf, String)> {
     ask_all(pattern, false).into_iter().map(|found| (found.socket, found.param.name)).collect()
 }
 
-/// Names and values of what a pattern stands for in one process.
+/// Returns names and values of the matches of a pattern in one process.
 pub fn values_in(socket: &Path, pattern: &str) -> Vec<(String, String)> {
     let names = ask_in(&[socket.to_path_buf()], pattern, false).into_iter().map(|found| found.param.name);
     let mut values = Vec::new();
     for name in names {
         match control::ask(socket, &Request::ReadParam { name: name.clone() }) {
             Ok(Answer::Value { value }) => values.push((name, value.trim().to_owned())),
-            // It was stopped a moment ago: each further question would take as long.
+            // The process was stopped meanwhile: each further request would run into the timeout.
             Err(error) if control::is_silence(&error) => break,
             _ => {}
         }
@@ -127,7 +128,7 @@ pub fn values_in(socket: &Path, pattern: &str) -> Vec<(String, String)> {
     values
 }
 
-/// Runs `act` for all, also after errors; gives the last error.
+/// Runs `act` for all items, also after errors; returns the last error.
 fn for_all<T>(items: &[T], mut act: impl FnMut(&T) -> Outcome) -> Outcome {
     let mut outcome = Ok(());
     for item in items {
@@ -136,7 +137,7 @@ fn for_all<T>(items: &[T], mut act: impl FnMut(&T) -> Outcome) -> Outcome {
     outcome
 }
 
-/// Runs `act` for what each pattern stands for; goes on after errors and gives the last one.
+/// Runs `act` for the matches of each pattern; continues after errors and returns the last one.
 fn each(
     command: &str,
     patterns: &[String],
@@ -153,7 +154,7 @@ fn each(
         }
         outcome = one.and(outcome);
     }
-    // With several patterns their errors are told already.
+    // With several patterns, their errors are already printed.
     match outcome {
         Err(failure) if patterns.len() > 1 => Err(Failure::told(failure.exit)),
         outcome => outcome,
@@ -175,7 +176,7 @@ pub fn list(args: &[String]) -> Outcome {
     }
     each("list_param", options.rest, show.recursive, |found| {
         let name = show.name(&found.param);
-        // What several processes have is one place for people.
+        // People see one entry for a name that several processes have.
         if show.wants(&found.param) && (show.each_process || name != last) {
             println!("{name}");
         }
@@ -204,15 +205,15 @@ pub fn get(args: &[String]) -> Outcome {
     crate::lctl::print_json(&values).and(outcome)
 }
 
-/// A parameter for programs.
+/// A parameter in JSON output.
 #[derive(Serialize)]
 struct NamedValue {
     name: String,
-    /// A number, or a text.
+    /// Number or text.
     value: serde_json::Value,
 }
 
-/// The name and value of a parameter; `None` if its process has ended.
+/// Returns the name and value of a parameter; `None` if its process has ended.
 fn value_of(show: Show, found: &Found) -> Result<Option<NamedValue>> {
     let Some(text) = read(&found.socket, &found.param.name)? else { return Ok(None) };
     let value = match text.parse::<i64>() {
@@ -222,7 +223,7 @@ fn value_of(show: Show, found: &Found) -> Result<Option<NamedValue>> {
     Ok(Some(NamedValue { name: show.name(&found.param), value }))
 }
 
-/// `lctl help_param`: what parameters take.
+/// `lctl help_param`: shows the values that parameters accept.
 pub fn help(args: &[String]) -> Outcome {
     if args.is_empty() {
         return Err(usage("lctl help_param: a parameter is needed"));
@@ -239,7 +240,7 @@ pub fn help(args: &[String]) -> Outcome {
     })
 }
 
-/// `lctl find_param`: parameters whose names have a part that a regular expression stands for, shown as `get_param` does.
+/// `lctl find_param`: parameters with a component that matches a regular expression, shown as by `get_param`.
 pub fn find_by_regex(args: &[String]) -> Outcome {
     let options = Options::of_showing("find_param", args, GET_LETTERS)?;
     let show = Show::of(&options);
@@ -277,7 +278,7 @@ pub fn find_by_regex(args: &[String]) -> Outcome {
     outcome.map_err(|failure| Failure::told(failure.exit))
 }
 
-/// Prints one parameter as the options of `get_param` say.
+/// Prints one parameter in the form that the options of `get_param` select.
 fn show_value(options: &Options<'_>, show: Show, found: &Found) -> Outcome {
     let param = &found.param;
     if !show.wants(param) {
@@ -288,11 +289,11 @@ fn show_value(options: &Options<'_>, show: Show, found: &Found) -> Outcome {
         println!("{name}");
         return Ok(());
     }
-    // Without -R, what others lie below has nothing to show; what can only be set neither.
+    // Without -R, directories and write-only parameters have nothing to show.
     if !param.readable {
         return Ok(());
     }
-    // A process that has ended since it was found took its parameters with it.
+    // The parameters of a process that has ended meanwhile no longer exist.
     let Some(value) = read(&found.socket, &param.name)? else { return Ok(()) };
     let lines = value.trim_end_matches('\n');
     match (options.has('H'), options.has('y'), options.has('n')) {
@@ -306,14 +307,15 @@ fn show_value(options: &Options<'_>, show: Show, found: &Found) -> Outcome {
     Ok(())
 }
 
-/// A parameter as an entry of a YAML mapping: a text that is YAML itself as it is, others of several lines as a block.
+/// Formats a parameter as an entry of a YAML mapping: a text that is YAML as it is, other texts of several
+/// lines as a block.
 fn yaml(name: &str, value: &str) -> String {
     if !value.ends_with('\n') {
         let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
         let is_plain = value.bytes().all(is_word) && value.bytes().next().is_some_and(|first| first != b'-');
         return match is_plain {
             true => format!("{name}: {value}\n"),
-            // A string in JSON's form is one in YAML's.
+            // A JSON string is a YAML string.
             false => format!("{name}: {}\n", serde_json::Value::from(value)),
         };
     }
@@ -322,7 +324,7 @@ fn yaml(name: &str, value: &str) -> String {
     format!("{name}:{mark}\n{lines}")
 }
 
-/// The value of a parameter; `None` if its process has ended.
+/// Reads the value of a parameter; `None` if its process has ended.
 fn read(socket: &Path, name: &str) -> Result<Option<String>> {
     let failed =
         |errno, message: &str| Err(with_code(errno, format!("error: get_param: reading {name}: {message}")));

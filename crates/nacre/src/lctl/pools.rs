@@ -1,5 +1,5 @@
-//! `lctl pool_new`, `pool_add`, `pool_remove`, `pool_destroy`, `pool_list`: OST pools, kept by the management server.
-//! Messages go to standard error as Lustre's do. Source: reference 2.8.
+//! `lctl pool_new`, `pool_add`, `pool_remove`, `pool_destroy`, `pool_list`: OST pools, stored by the
+//! management server. Messages go to standard error as Lustre's do.
 
 use super::{Outcome, find_names, management, refused, usage, with_code};
 use crate::control::{self, Answer, PoolStep, Request};
@@ -13,15 +13,16 @@ use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a change may take to reach the mounts and metadata servers of this host (Lustre waits as long for a client).
+/// Timeout for a change to reach the mounts and metadata servers of this host (Lustre waits as long for a
+/// client).
 const SEEN_LIMIT: Duration = Duration::from_secs(12);
-/// How often it is looked whether it has.
+/// Poll interval of that wait.
 const SEEN_STEP: Duration = Duration::from_millis(20);
 
-/// A pool as it is kept: its name and its OSTs.
+/// A pool: its name and its OSTs.
 type Pool = (String, Vec<u16>);
 
-/// What the management server of a file system knows of pools.
+/// Pools and OSTs that the management server of a file system knows.
 struct Known {
     socket: PathBuf,
     pools: Vec<Pool>,
@@ -43,7 +44,7 @@ impl Known {
     }
 }
 
-/// The words of a command, and whether it is not to wait (`-n`).
+/// Returns the operands of a command, and whether it must not wait (`-n`).
 fn words<'a>(command: &str, args: &'a [String]) -> Result<(bool, &'a [String])> {
     match args.split_first() {
         Some((word, rest)) if word == "-n" || word == "--nowait" => Ok((true, rest)),
@@ -54,7 +55,7 @@ fn words<'a>(command: &str, args: &'a [String]) -> Result<(bool, &'a [String])> 
     }
 }
 
-/// File system and pool of `FSNAME.POOL`, by the rules for new names if `is_new`.
+/// Splits `FSNAME.POOL`, by the rules for new names if `is_new`.
 fn names<'a>(command: &str, word: &'a str, is_new: bool) -> Result<(&'a str, &'a str)> {
     let bad = |text: String| refused(Errno::INVAL, format!("{command}: {text}: Invalid argument"));
     let split =
@@ -67,7 +68,7 @@ fn names<'a>(command: &str, word: &'a str, is_new: bool) -> Result<(&'a str, &'a
     Ok((fsname, pool))
 }
 
-/// Makes one change; what the server refuses is told with `text`.
+/// Makes one change; reports a refusal of the server.
 fn change(known: &Known, pool: &str, step: PoolStep) -> Outcome {
     match control::ask(&known.socket, &Request::ChangePool { pool: pool.to_owned(), step }) {
         Ok(Answer::Done) => Ok(()),
@@ -76,7 +77,7 @@ fn change(known: &Known, pool: &str, step: PoolStep) -> Outcome {
     }
 }
 
-/// Waits until every mount and metadata server of this host knows the pool as it is now.
+/// Waits until every mount and metadata server of this host knows the current members of the pool.
 fn wait_until_seen(fsname: &str, pool: &str) -> Outcome {
     let deadline = Instant::now() + SEEN_LIMIT;
     let wanted: Option<Vec<u16>> = Known::of(fsname)?.pool(pool).map(|(_, osts)| osts.clone());
@@ -98,7 +99,7 @@ fn is_seen(fsname: &str, pool: &str, wanted: Option<&str>) -> bool {
         match control::ask_if_there(&socket, &read) {
             Some(Ok(Answer::Value { value })) => wanted == Some(value.as_str()),
             Some(Ok(Answer::Error { errno, .. })) if errno == Errno::NOENT.raw_os_error() => wanted.is_none(),
-            // What does not answer would not for as long as we wait.
+            // A process that does not answer would not answer within the timeout either.
             _ => true,
         }
     })
@@ -215,7 +216,8 @@ pub fn members(args: &[String], adds: bool) -> Outcome {
     }
 }
 
-/// `lctl pool_list FSNAME[.POOL]|PATH`: where the management server runs elsewhere, what a mount knows.
+/// `lctl pool_list FSNAME[.POOL]|PATH`: if the management server runs on another host, shows the pools that a
+/// mount knows.
 pub fn list(args: &[String]) -> Outcome {
     let [word] = args else {
         return Err(usage("lctl pool_list: FSNAME[.POOL] or a path is needed"));

@@ -1,16 +1,16 @@
-//! The options of the commands about parameters, short and long.
+//! Short and long options of the commands about parameters.
 
 use crate::failure::Result;
 use crate::lctl::usage;
 
-/// An option: its letter, its long names, and whether text may follow it.
+/// An option: its letter, its long names, and its argument.
 struct Known {
     letter: char,
     names: &'static [&'static str],
     argument: Argument,
 }
 
-/// What may follow an option.
+/// Argument of an option.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Argument {
     None,
@@ -24,7 +24,7 @@ const fn flag(letter: char, names: &'static [&'static str]) -> Known {
     Known { letter, names, argument: Argument::None }
 }
 
-/// Options of commands that show.
+/// Options of commands that show parameters.
 const SHOWING: &[Known] = &[
     flag('D', &["dir-only"]),
     flag('F', &["classify"]),
@@ -44,7 +44,7 @@ const SHOWING: &[Known] = &[
     flag('y', &["yaml"]),
 ];
 
-/// Options of commands that set.
+/// Options of commands that set parameters.
 const SETTING: &[Known] = &[
     Known { letter: 'C', names: &["client"], argument: Argument::Optional },
     flag('d', &["delete"]),
@@ -54,16 +54,16 @@ const SETTING: &[Known] = &[
     Known { letter: 't', names: &["thread", "threads"], argument: Argument::Optional },
 ];
 
-/// Leading options of a command, and what follows them.
+/// Leading options of a command, and the remaining words.
 #[derive(Debug)]
 pub struct Options<'a> {
     given: Vec<(char, Option<String>)>,
-    /// The other words.
+    /// Remaining words.
     pub rest: &'a [String],
 }
 
 impl<'a> Options<'a> {
-    /// Options of a command that shows; `letters` are those that it has.
+    /// Parses the options of a command that shows parameters; `letters` are the permitted ones.
     pub fn of_showing(command: &str, args: &'a [String], letters: &str) -> Result<Options<'a>> {
         let options = Options::parse(command, args, SHOWING, letters)?;
         match options.rest {
@@ -72,17 +72,17 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Options of a command that sets; `letters` are those that it has.
+    /// Parses the options of a command that sets parameters; `letters` are the permitted ones.
     pub fn of_setting(command: &str, args: &'a [String], letters: &str) -> Result<Options<'a>> {
         Options::parse(command, args, SETTING, letters)
     }
 
-    /// The option was given.
+    /// Returns true if the option was given.
     pub fn has(&self, letter: char) -> bool {
         self.given.iter().any(|(given, _)| *given == letter)
     }
 
-    /// What followed the option, the last time that it was given.
+    /// Returns the argument of the option's last occurrence.
     pub fn text(&self, letter: char) -> Option<&str> {
         self.given.iter().rev().find(|(given, _)| *given == letter)?.1.as_deref()
     }

@@ -1,5 +1,5 @@
-//! `lctl set_param`, `conf_param` and `llog_print`: parameters of this host's processes, of all nodes for good, and of this
-//! host's mounts for good.
+//! `lctl set_param`, `conf_param` and `llog_print`: parameters of this host's processes, persistent ones of
+//! all nodes, and persistent ones of this host's mounts.
 
 use super::options::Options;
 use super::{Found, find, for_all, missing};
@@ -14,23 +14,23 @@ use rustix::io::Errno;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Threads that set at the same time if nobody says how many.
+/// Default number of threads that set parameters in parallel.
 const THREADS: usize = 8;
-/// Most threads that are taken.
+/// Largest number of threads.
 const THREADS_MAX: usize = 64;
 
-/// How far and for how long a setting holds.
+/// Scope and lifetime of a setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Reach {
-    /// In the processes of this host, while they run.
+    /// Processes of this host, while they run.
     Now,
-    /// On all nodes, for good.
+    /// All nodes, persistently.
     AllNodes,
-    /// In this host's mounts of one file system or of all, from the next one on.
+    /// This host's mounts of one file system or of all, from the next mount on.
     Mounts(Option<String>),
 }
 
-/// Something to set, or with an empty value to take back.
+/// A setting to make, or with an empty value to remove.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Setting {
     name: String,
@@ -77,7 +77,7 @@ pub fn set(args: &[String]) -> Outcome {
     }
     let set = set_all(&settings, threads, options.has('n'));
     match set.and(outcome) {
-        // Told already.
+        // The failure is already reported.
         Err(failure) => Err(Failure::told(failure.exit)),
         Ok(()) => Ok(()),
     }
@@ -99,7 +99,7 @@ fn tell(failure: Failure) -> Outcome {
     Err(failure)
 }
 
-/// Name and value of a word; with `delete` the value is empty and may be left out.
+/// Parses name and value of a word; with `delete` the value is empty and may be omitted.
 fn setting_of(word: &str, delete: bool) -> Option<(String, String)> {
     match (word.split_once('='), delete) {
         (Some((name, _)), true) => Some((name.to_owned(), String::new())),
@@ -109,8 +109,8 @@ fn setting_of(word: &str, delete: bool) -> Option<(String, String)> {
     }
 }
 
-/// The settings in a file: lines `NAME=VALUE` reach as far as the options say, entries of a configuration log (what
-/// `lctl llog_print` shows) are for all nodes as they were.
+/// Reads the settings of a file: the options determine the scope of `NAME=VALUE` lines; entries of a
+/// configuration log (as `lctl llog_print` shows it) are for all nodes.
 fn settings_of_file(file: &str, reach: &Reach, delete: bool) -> Result<Vec<Setting>> {
     let text = std::fs::read_to_string(file).map_err(|error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
@@ -125,7 +125,7 @@ fn settings_of_file(file: &str, reach: &Reach, delete: bool) -> Result<Vec<Setti
         let (found, reach) = match line.strip_prefix("- ") {
             Some(entry) => match logged(entry) {
                 Some(Logged::Setting(name, value)) => (Some((name, value)), Reach::AllNodes),
-                // What else a log tells is no parameter.
+                // Other entries of a log are not parameters.
                 Some(Logged::Other) => continue,
                 None => (None, Reach::AllNodes),
             },
@@ -150,7 +150,8 @@ enum Logged {
     Other,
 }
 
-/// Reads `{ index: 2, event: set_param, device: general, parameter: NAME, value: VALUE }`; `None` if it is no entry.
+/// Parses `{ index: 2, event: set_param, device: general, parameter: NAME, value: VALUE }`; `None` if it is
+/// not an entry.
 fn logged(entry: &str) -> Option<Logged> {
     let inner = entry.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
     let field = |name: &str| {
@@ -163,7 +164,8 @@ fn logged(entry: &str) -> Option<Logged> {
     }
 }
 
-/// Sets one after the other, or several at a time. Goes on after errors, tells each, and gives the last.
+/// Makes the settings, one at a time or several in parallel. Continues after errors, reports each, and
+/// returns the last.
 fn set_all(settings: &[Setting], threads: usize, quiet: bool) -> Outcome {
     let outcome = Mutex::new(Ok(()));
     let next = AtomicUsize::new(0);
@@ -221,7 +223,7 @@ fn set_now(pattern: &str, value: &str, quiet: bool) -> Outcome {
     let one = |found: &&Found| {
         let name = &found.param.name;
         if Param::shown_as(name).is_some() {
-            // The server that shows it may have no key to change the configuration.
+            // The key of the server that shows it may not permit changes of the configuration.
             return set_for_good(fsname_in(name), name, value, quiet);
         }
         let request = Request::WriteParam { name: name.clone(), value: value.to_owned() };
@@ -229,7 +231,7 @@ fn set_now(pattern: &str, value: &str, quiet: bool) -> Outcome {
             Err(with_code(errno, format!("error: set_param: setting {name}={value}: {message}")))
         };
         match control::ask_if_there(&found.socket, &request) {
-            // Its parameters went with it.
+            // The process has ended, and its parameters with it.
             None => Ok(()),
             Some(Ok(Answer::Done)) if quiet => Ok(()),
             Some(Ok(Answer::Done)) => {
@@ -262,7 +264,7 @@ fn set_for_good(fsname: Option<&str>, pattern: &str, value: &str, quiet: bool) -
     }
 }
 
-/// `lctl llog_print params`: the lasting settings of a file system, in the form that `set_param -F` reads.
+/// `lctl llog_print params`: the persistent settings of a file system, in the form that `set_param -F` reads.
 pub fn llog_print(args: &[String]) -> Outcome {
     let bad = |name: &str| {
         refused(Errno::NOENT, format!("lctl llog_print: there is no log '{name}': params or FSNAME-params"))
@@ -290,7 +292,8 @@ pub fn llog_print(args: &[String]) -> Outcome {
     }
 }
 
-/// `FSNAME.lov.stripesize=1M` or `FSNAME-OST0001.osc.max_dirty_mb=64`: the same as `set_param -P` with the name in its place.
+/// `FSNAME.lov.stripesize=1M` or `FSNAME-OST0001.osc.max_dirty_mb=64`: translated into the name of `set_param
+/// -P`.
 pub fn conf(args: &[String]) -> Outcome {
     let options = Options::of_setting("conf_param", args, "d")?;
     let bad = |setting: &str| {
@@ -302,7 +305,7 @@ pub fn conf(args: &[String]) -> Outcome {
         let (leaf, value) = setting_of(leaf, options.has('d')).ok_or_else(|| bad(setting))?;
         let fsname = device.split('-').next();
         match kind {
-            // What each process has once.
+            // Parameters that each process has once.
             "sys" => set_for_good(fsname, &leaf, &value, true)?,
             kind => set_for_good(fsname, &format!("{kind}.{device}*.{leaf}"), &value, true)?,
         }
@@ -310,8 +313,8 @@ pub fn conf(args: &[String]) -> Outcome {
     Ok(())
 }
 
-/// `lctl --device NAME activate|deactivate`: what `active` of the way to an OST does. Numbers of devices are of one host and
-/// change, so they are refused.
+/// `lctl --device NAME activate|deactivate`: sets `active` of the connection to an OST. Device numbers differ
+/// between hosts and change, so they are refused.
 pub fn activate(args: &[String]) -> Outcome {
     let [device, action] = args else {
         return Err(usage("lctl --device: NAME activate|deactivate is needed"));
@@ -329,11 +332,11 @@ pub fn activate(args: &[String]) -> Outcome {
     set(&["-n".to_owned(), format!("osc.{device}.active={value}")])
 }
 
-/// The file system that a pattern like `lov.nacre-clilov-*.stripesize` is about, if it says.
+/// Returns the file system of a pattern like `lov.nacre-clilov-*.stripesize`, if it names one.
 fn fsname_in(pattern: &str) -> Option<&str> {
     let mut parts = pattern.split(['.', '/']);
     let (_, instance, next) = (parts.next()?, parts.next()?, parts.next()?);
-    // Those of locks are one level further down; servers' have a word before the name.
+    // Parameters of locks have the instance one level further down; those of servers have a word before it.
     let instance = match instance {
         "namespaces" => next.strip_prefix("filter-").unwrap_or(next),
         instance => instance,
