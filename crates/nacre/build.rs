@@ -1,10 +1,11 @@
-//! Links the program to lie at one address in all its processes (decision 0012): processes that take turns on a CPU share what
-//! the branch predictor has learnt, which goes by addresses.
+//! Links the program at one fixed address in all its processes
+//! (docs/decisions/0012-one-address-for-the-program.md): processes that share a CPU also share the state of
+//! the branch predictor, which is indexed by address.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux") {
-        // The code itself stays as position-independent as its libraries are; only where it lies is fixed.
+        // The code stays as position-independent as its libraries are; only its address is fixed.
         println!("cargo::rustc-link-arg-bins=-no-pie");
     }
 }

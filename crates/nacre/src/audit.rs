@@ -14,10 +14,10 @@ use std::time::UNIX_EPOCH;
 
 /// Address of changes made through the control socket of this process.
 const LOCAL: &str = "local";
-/// Longest reason that is written, in bytes.
+/// Longest reason written to a line, in bytes.
 const REASON_MAX: usize = 300;
 
-/// Where a process writes what happened to its peers.
+/// Audit log of a process: connections, changes and refusals of its peers.
 #[derive(Debug)]
 pub struct AuditLog {
     path: PathBuf,
@@ -32,10 +32,10 @@ struct State {
 }
 
 impl AuditLog {
-    /// That of the process with this name, next to its log.
+    /// Opens the audit log of the process named `name`, next to its log file `log`.
     ///
     /// # Errors
-    /// If it cannot be opened or made.
+    /// If the file cannot be opened or created.
     pub fn open(log: &Path, name: &str) -> io::Result<AuditLog> {
         let path = log.with_file_name(format!("audit-{name}.log"));
         let (file, written) = logger::open(&path)?;
@@ -84,7 +84,7 @@ impl AuditSink for AuditLog {
         }
         let origin = (name, 0);
         let line = Line { level: Level::Info, target: name, origin, peer: &peer, message: event.reason };
-        // Changes are those of administrators and servers: none is left out.
+        // Changes come from administrators and servers: the rate limit does not apply to them.
         if event.kind == AuditKind::Changed || state.limit.admit(now, &line) {
             self.write(&mut state, line_of(event));
         }

@@ -1,5 +1,5 @@
-//! What targets of a new file system keep objects in: OSTs files of a local file system, MDTs the data of files in their metadata
-//! store; or either a device of their own.
+//! Back ends of the targets of a new file system. OSTs keep objects in files of a local file system, MDTs the
+//! data of files in their metadata store; either may use a device of its own.
 
 use crate::device_words::DeviceWords;
 use crate::failure::{Failure, Result};
@@ -9,40 +9,40 @@ use nacre_store::object::file::has_checksums;
 use nacre_types::{TargetId, TargetKind};
 use std::path::{Path, PathBuf};
 
-/// Whose back ends they are.
+/// Kind of target that a set of back ends is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Role {
-    /// The option that says them.
+    /// Command-line option that specifies the back ends.
     option: &'static str,
-    /// The back end that is no device.
+    /// Name of the back end without a device.
     plain: &'static str,
-    /// The targets, in words.
+    /// The targets of this kind, for messages.
     targets: &'static str,
 }
 
 const OF_OSTS: Role = Role { option: "--ost-backend", plain: "file", targets: "OSTs" };
 const OF_MDTS: Role = Role { option: "--mdt-backend", plain: "meta", targets: "MDTs" };
 
-/// A back end, written `file[,checksums]` (of an MDT `meta`) or `block[:PATH][,size=BYTES][,force]`.
+/// A back end, written `file[,checksums]` (for an MDT `meta`) or `block[:PATH][,size=BYTES][,force]`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Backend {
-    /// A file for each object; of an MDT records in its metadata store.
+    /// A file for each object; for an MDT, records in its metadata store.
     #[default]
     Plain,
     /// A file for each object, with checksums of its data.
     Summed,
     /// All objects on one device.
     Block {
-        /// A raw device or a file; none: a sparse file in the directory of the target.
+        /// A raw device or a file; without one, a sparse file in the directory of the target.
         device: Option<PathBuf>,
-        /// How it is made.
+        /// Options for the creation of the device.
         words: DeviceWords,
     },
 }
 
-/// How [`Backend::Summed`] is written.
+/// Command-line form of [`Backend::Summed`].
 const SUMMED: &str = "file,checksums";
-/// Smallest file that is made: a target has a reserve, and its clients grants.
+/// Smallest file that is created, in bytes: it holds the reserve of a target and the grants of its clients.
 const SIZE_MIN: u64 = 64 << 20;
 
 impl Backend {
@@ -78,7 +78,7 @@ impl Backend {
         }
     }
 
-    /// What a target that was made has; `None` of one that has no objects.
+    /// Returns the back end of an existing target; `None` for a target without objects.
     pub fn kind_of(instance: &Instance, target: TargetId) -> Option<&'static str> {
         let plain = match target.kind {
             TargetKind::Ost if has_checksums(&instance.objects_dir(target)) => SUMMED,
@@ -96,7 +96,7 @@ impl Backend {
         }
     }
 
-    /// As it is written.
+    /// Returns the command-line form.
     fn text(&self, role: Role) -> String {
         match self {
             Backend::Plain => role.plain.to_owned(),
@@ -107,7 +107,7 @@ impl Backend {
     }
 }
 
-/// The back ends of the targets of a kind of a new file system, by index.
+/// Back ends of all targets of one kind in a new file system, by index.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct OfKind {
     role: Role,
@@ -115,7 +115,7 @@ struct OfKind {
 }
 
 impl OfKind {
-    /// Reads what was given: nothing, one for all targets, or one for each.
+    /// Parses the given back ends: none, one for all targets, or one for each.
     fn parse(role: Role, given: &[String], count: u16) -> Result<OfKind> {
         let Role { option, targets, .. } = role;
         let given = given.iter().map(|text| Backend::parse(text, role)).collect::<Result<Vec<_>>>()?;
@@ -142,13 +142,13 @@ impl OfKind {
     }
 }
 
-/// A device that is named twice.
+/// Returns a device that is named twice.
 fn twice<'a>(devices: &[&'a PathBuf]) -> Option<&'a PathBuf> {
     let found = devices.iter().enumerate().find(|(at, device)| devices[..*at].contains(device));
     found.map(|(_, device)| *device)
 }
 
-/// The back ends of the targets of a new file system.
+/// Back ends of all targets of a new file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Backends {
     osts: OfKind,
@@ -163,10 +163,11 @@ impl Default for Backends {
 }
 
 impl Backends {
-    /// Reads what was given for so many OSTs and MDTs: nothing, one for all targets of a kind, or one for each.
+    /// Parses the back ends of `ost_count` OSTs and `mdt_count` MDTs: for each kind none, one for all
+    /// targets, or one for each.
     ///
     /// # Errors
-    /// If it cannot be understood, or a device is given to several targets.
+    /// If a back end cannot be parsed, or a device is given to several targets.
     pub fn parse(osts: &[String], ost_count: u16, mdts: &[String], mdt_count: u16) -> Result<Backends> {
         let osts = OfKind::parse(OF_OSTS, osts, ost_count)?;
         let mdts = OfKind::parse(OF_MDTS, mdts, mdt_count)?;
@@ -185,21 +186,21 @@ impl Backends {
         if kind == TargetKind::Mdt { &self.mdts } else { &self.osts }
     }
 
-    /// The back end of a target.
+    /// Returns the back end of a target.
     pub fn of(&self, target: TargetId) -> Backend {
         self.of_kind(target.kind).of(target.index)
     }
 
-    /// That of a target as it is written, if any was given.
+    /// Returns the command-line form of a target's back end, if one was given.
     pub fn text(&self, target: TargetId) -> Option<String> {
         let all = self.of_kind(target.kind);
         (!all.given.is_empty()).then(|| all.of(target.index).text(all.role))
     }
 
-    /// Refuses what is not what a target was made with.
+    /// Refuses a back end that differs from that of an existing target.
     ///
     /// # Errors
-    /// If its directory holds another back end.
+    /// If the directory of the target holds another back end.
     pub fn check(&self, instance: &Instance, target: TargetId) -> Result<()> {
         let all = self.of_kind(target.kind);
         let Some(is) = Backend::kind_of(instance, target) else { return Ok(()) };

@@ -1,7 +1,7 @@
-//! The control socket of a running process: one line of JSON asks, one line answers.
+//! Control socket of a running process: a request is one line of JSON, and so is its answer.
 //!
-//! The socket is mode 0600 in a directory of mode 0700, and answers its owner and root alone ([`door`]); what everybody may is in
-//! `public`.
+//! The socket has mode 0600 in a directory of mode 0700, and answers only its owner and root ([`door`]);
+//! `public` serves the parameters that every user may read.
 
 mod door;
 
@@ -21,88 +21,89 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest line in bytes.
+/// Longest line, in bytes.
 const LINE_MAX: u64 = 1 << 20;
-/// Longest time that either side waits for the other.
+/// Timeout of a request for either side.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for the state of a process: what takes longer is "not responding".
+/// Timeout of a request for the state of a process, which is "not responding" after it.
 pub const STATUS_LIMIT: Duration = Duration::from_secs(3);
 
-/// How long a trim goes on before it answers: others wait for their answers meanwhile.
+/// Longest run of one trim request: a handler that is busy delays other requests.
 pub const TRIM_TIME: Duration = Duration::from_millis(500);
 
-/// What can be asked.
+/// A request of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
-    /// How are you? Answer: `status`.
+    /// Reads the state of the process. Answer: `status`.
     Status,
-    /// Unmount and stop. Answer: `done` as soon as it is unmounted; an error while files are open.
+    /// Unmounts and stops. Answer: `done` as soon as it is unmounted; an error while files are open.
     Stop {
         /// Unmount although files are open.
         force: bool,
     },
-    /// Which parameters a pattern stands for. Answer: `params`.
+    /// Lists the parameters that match a pattern. Answer: `params`.
     FindParams {
-        /// The pattern.
+        /// Pattern as `lctl get_param` takes it.
         pattern: String,
-        /// Also what lies below.
+        /// Includes everything below the matches.
         recursive: bool,
     },
-    /// The value of a parameter. Answer: `value`.
+    /// Reads the value of a parameter. Answer: `value`.
     ReadParam {
-        /// Its whole name.
+        /// Full name of the parameter.
         name: String,
     },
     /// Sets a parameter of this process. Answer: `done`.
     WriteParam {
-        /// Its whole name.
+        /// Full name of the parameter.
         name: String,
-        /// Value.
+        /// Value as users write it.
         value: String,
     },
-    /// Sets parameters of all nodes for good; an empty value takes that back. Answer: `done`.
+    /// Sets parameters of all nodes persistently (`set_param -P`); an empty value removes the setting.
+    /// Answer: `done`.
     SetForGood {
         /// Name or pattern.
         name: String,
-        /// Value.
+        /// Value as users write it, or empty.
         value: String,
     },
-    /// What is set for good. Answer: `settings`.
+    /// Lists the persistent settings. Answer: `settings`.
     LastingParams,
-    /// OST pools, and which OSTs there are. Answer: `pools`.
+    /// Lists the OST pools, and the OSTs of the file system. Answer: `pools`.
     Pools,
-    /// Makes and starts a target more. Answer: `added`.
+    /// Creates and starts a further target. Answer: `added`.
     AddTarget {
-        /// Which kind.
+        /// Kind of the target.
         kind: NewTarget,
-        /// Index that it is to have; otherwise the next one.
+        /// Requested index; otherwise the next free one.
         index: Option<u16>,
-        /// What an OST is to have.
+        /// Options of the target.
         #[serde(default)]
         ost: TargetWishes,
     },
-    /// Tells what is below an object target of free space, for about [`TRIM_TIME`]. Answer: `trimmed`.
+    /// Reports free space of an object target to its medium, for about [`TRIM_TIME`]. Answer: `trimmed`.
     Trim {
         /// Index of the target.
         ost: u16,
-        /// Where on the medium to go on, 0 at first.
+        /// Position on the medium to continue from, 0 at first.
         from: u64,
     },
-    /// Nodemaps. Answer: `nodemaps`.
+    /// Lists the nodemaps. Answer: `nodemaps`.
     Nodemaps,
-    /// Changes a nodemap, or all. Answer: `done`.
+    /// Changes a nodemap, or all of them. Answer: `done`.
     ChangeNodemap {
-        /// Its name.
+        /// Name of the nodemap.
         name: String,
-        /// What is to be done, as [`nacre_types::nodemap::Change`] writes it.
+        /// The change, as [`nacre_types::nodemap::Change`] writes it.
         change: String,
     },
     /// Changes an OST pool. Answer: `done`.
     ChangePool {
-        /// Its name.
+        /// Name of the pool.
         pool: String,
-        /// What is to be done.
+        /// Change to make.
         step: PoolStep,
     },
 }
@@ -118,7 +119,7 @@ pub enum NewTarget {
 }
 
 impl NewTarget {
-    /// The kind.
+    /// Returns the kind of target.
     pub fn kind(self) -> TargetKind {
         match self {
             NewTarget::Mdt => TargetKind::Mdt,
@@ -131,99 +132,99 @@ impl NewTarget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum PoolStep {
-    /// It is made.
+    /// Creates the pool.
     Create,
-    /// It goes.
+    /// Removes the pool.
     Destroy,
-    /// It gets an OST.
+    /// Adds an OST.
     Add {
-        /// Which.
+        /// Index of the OST.
         ost: u16,
     },
-    /// It loses an OST.
+    /// Removes an OST.
     Remove {
-        /// Which.
+        /// Index of the OST.
         ost: u16,
     },
 }
 
-/// What is answered.
+/// Answer to a [`Request`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
-    /// It is so.
+    /// The request succeeded.
     Done,
     /// State of the process.
     Status(Box<ProcessStatus>),
-    /// Names.
+    /// Names of parameters.
     Params {
-        /// Those that were found.
+        /// Parameters that match the pattern.
         params: Vec<ParamName>,
     },
-    /// A value.
+    /// Value of a parameter.
     Value {
-        /// Text of the parameter.
+        /// Text of the value.
         value: String,
     },
-    /// Names or patterns, and values.
+    /// Persistent settings: names or patterns, and values.
     Settings {
-        /// In the order in which they count.
+        /// Settings in the order in which they apply.
         settings: Vec<(String, String)>,
     },
     /// A target was added.
     Added {
-        /// Its name.
+        /// Name of the target.
         target: String,
     },
-    /// Free space was told of.
+    /// Free space was reported to the medium.
     Trimmed {
-        /// Bytes.
+        /// Reported free space, in bytes.
         bytes: u64,
-        /// Pieces, where that is known.
+        /// Number of extents, where it is known.
         extents: Option<u64>,
-        /// Where to go on, if there is more.
+        /// Position to continue from, if free space is left to report.
         next: Option<u64>,
     },
     /// OST pools.
     Pools {
         /// Names and members, in the order of names.
         pools: Vec<(String, Vec<u16>)>,
-        /// OSTs of the file system.
+        /// Indexes of the OSTs of the file system.
         osts: Vec<u16>,
     },
     /// Nodemaps.
     Nodemaps {
-        /// They count.
+        /// Nodemaps are in force.
         active: bool,
-        /// As [`nacre_types::Nodemap`] writes them, in the order of names.
+        /// Maps as [`nacre_types::Nodemap`] writes them, in the order of names.
         maps: Vec<String>,
     },
-    /// It cannot be.
+    /// The request failed.
     Error {
-        /// Errno.
+        /// Errno of the failure.
         errno: i32,
-        /// One sentence.
+        /// One sentence for people.
         message: String,
     },
 }
 
 impl Answer {
-    /// What is refused.
+    /// Returns the answer to a request that is refused.
     pub fn refusal(errno: Errno, message: impl Into<String>) -> Answer {
         Answer::Error { errno: errno.raw_os_error(), message: message.into() }
     }
 }
 
-/// A parameter, or what parameters lie below.
+/// Name of a parameter, or of a directory of parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParamName {
-    /// Name with dots.
+    /// Full name with dots.
     pub name: String,
-    /// Others lie below it.
+    /// Parameters exist below this name.
     pub directory: bool,
-    /// It has a value.
+    /// The parameter has a value to read.
     pub readable: bool,
-    /// It can be set.
+    /// The parameter can be set.
     pub writable: bool,
 }
 
@@ -238,17 +239,17 @@ pub struct ProcessStatus {
     pub uptime_seconds: u64,
     /// File system name.
     pub fsname: String,
-    /// Targets that it serves.
+    /// Targets that the process serves.
     pub targets: Vec<TargetStatus>,
-    /// What it has mounted.
+    /// The mount of the process, if it has one.
     pub mount: Option<MountStatus>,
-    /// Its log, unless that is standard error.
+    /// Path of its log, unless that is standard error.
     #[serde(default)]
     pub log: Option<PathBuf>,
-    /// Frames to and from it whose checksum was wrong; what they carried was sent again.
+    /// Frames to and from the process with a wrong checksum; their messages were resent.
     #[serde(default)]
     pub checksum_errors: u64,
-    /// Addresses that it listens on.
+    /// Addresses that the process listens on.
     #[serde(default)]
     pub listening: Vec<ListeningStatus>,
 }
@@ -267,7 +268,7 @@ pub struct ListeningStatus {
 pub struct TargetStatus {
     /// `MGT`, `MDT0000`, `OST0000`.
     pub target: String,
-    /// Where it is reached.
+    /// NIDs of the target.
     pub nids: Vec<String>,
     /// Clients connected, where the target knows them.
     pub clients: Option<u64>,
@@ -278,29 +279,29 @@ pub struct TargetStatus {
 /// Space of a target in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpaceStatus {
-    /// All.
+    /// Size of the target.
     pub total_bytes: u64,
-    /// In use.
+    /// Space in use.
     pub used_bytes: u64,
-    /// Left for ordinary users.
+    /// Free space for ordinary users.
     pub available_bytes: u64,
-    /// Inodes or objects that can still be made.
+    /// Number of inodes or objects that can still be created.
     pub files_free: u64,
 }
 
 /// State of a mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountStatus {
-    /// Where.
+    /// Directory of the mount.
     pub mount_point: PathBuf,
     /// `NID[:NID..]:/FSNAME`.
     pub source: String,
-    /// How requests travel between kernel and this process: `io_uring` or `/dev/fuse`.
+    /// Transport between kernel and process: `io_uring` or `/dev/fuse`.
     pub transport: String,
     /// Major and minor number of the file system in the kernel.
     #[serde(default)]
     pub device: Option<(u32, u32)>,
-    /// Targets that it has lost the connection to, and not restored it yet.
+    /// Targets whose connection is broken and not yet restored.
     #[serde(default)]
     pub unreachable: Vec<String>,
 }
@@ -311,29 +312,30 @@ pub trait Handler: Send + Sync {
     fn handle(&self, request: &Request) -> Answer;
 }
 
-/// Serves `handler` on a socket at `path` in a thread of its own; the socket's file goes when this is dropped.
+/// Serves `handler` on a socket at `path` in a thread of its own; the file of the socket is removed on drop.
 #[derive(Debug)]
 pub struct ControlSocket {
     path: PathBuf,
-    /// The file, which another process may have removed and made again.
+    /// Device and inode of the file, which another process may have replaced.
     file: Option<(u64, u64)>,
 }
 
-/// What tells the file of a socket from another one of its name.
+/// Returns the identity of a socket's file: it tells the file from a later one of the same name.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 impl ControlSocket {
-    /// Binds the socket, replacing a dead one: the caller holds the lock that says nobody else serves here.
+    /// Binds the socket, replacing a dead one: the caller holds the process lock, so no other process serves
+    /// here.
     ///
     /// # Errors
-    /// If the socket cannot be made.
+    /// If the socket cannot be created.
     pub fn serve(path: &Path, handler: std::sync::Arc<dyn Handler>) -> Result<ControlSocket> {
         ControlSocket::serve_for(path, Audience::Owner, handler)
     }
 
-    /// As [`ControlSocket::serve`], for other users too.
+    /// Like [`ControlSocket::serve`], with an audience that includes other users.
     ///
     /// # Errors
     /// As [`ControlSocket::serve`].
@@ -355,7 +357,7 @@ impl ControlSocket {
 }
 
 impl ControlSocket {
-    /// Whether others can connect to it.
+    /// Returns true while clients can connect to the socket.
     pub fn is_there(&self) -> bool {
         self.file.is_some() && identity(&self.path) == self.file
     }
@@ -369,8 +371,8 @@ impl Drop for ControlSocket {
     }
 }
 
-/// A name for a socket that is short enough for the kernel (107 bytes) however deep its directory lies: through the open
-/// directory.
+/// A name for a socket that fits the kernel's limit (107 bytes) at any depth of its directory: a path through
+/// the open directory's descriptor.
 struct ShortPath {
     path: PathBuf,
     _directory: File,
@@ -391,7 +393,8 @@ fn send(mut stream: impl Write, message: &impl Serialize) -> io::Result<()> {
     stream.write_all(line.as_bytes())
 }
 
-/// Connects to a socket; not for longer than `limit`, as one whose process is stopped accepts nothing once its queue is full.
+/// Connects to a socket within `limit`: the socket of a stopped process accepts nothing once its queue is
+/// full.
 fn connect_within(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
     use rustix::net::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
@@ -403,13 +406,13 @@ fn connect_within(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
     Ok(UnixStream::from(way))
 }
 
-/// True for a socket whose process has ended without taking it away.
+/// Returns true for a socket whose process ended without removing it.
 pub fn is_dead(socket: &Path) -> bool {
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     connect_within(socket, STATUS_LIMIT).is_err_and(|error| refused(&error))
 }
 
-/// True for a socket that a process takes requests at, also if it is slow to do so.
+/// Returns true for a socket on which a process accepts requests, however slowly.
 pub fn is_listening(socket: &Path) -> bool {
     let none = |error: &io::Error| {
         matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
@@ -417,15 +420,15 @@ pub fn is_listening(socket: &Path) -> bool {
     !connect_within(socket, STATUS_LIMIT).is_err_and(|error| none(&error))
 }
 
-/// Asks the process behind `socket`.
+/// Sends a request to the process that serves `socket`, and returns its answer.
 ///
 /// # Errors
-/// If nobody listens or the answer cannot be read. An [`Answer::Error`] is not an error here.
+/// If no process listens or the answer cannot be read. An [`Answer::Error`] is not an error here.
 pub fn ask(socket: &Path, request: &Request) -> io::Result<Answer> {
     ask_for(socket, request, TIMEOUT)
 }
 
-/// As [`ask`], for what may take up to `limit`.
+/// Like [`ask`], for requests that may take up to `limit`.
 ///
 /// # Errors
 /// As [`ask`].
@@ -435,14 +438,15 @@ pub fn ask_for(socket: &Path, request: &Request, limit: Duration) -> io::Result<
     stream.set_write_timeout(Some(limit.min(TIMEOUT)))?;
     let mut line = String::new();
     match send(&stream, request) {
-        // A process that refuses somebody answers without waiting for the question.
+        // A process that refuses the peer answers without reading the request.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
         _ => BufReader::new((&stream).take(LINE_MAX)).read_line(&mut line)?,
     };
     Ok(serde_json::from_str(&line)?)
 }
 
-/// Asks several processes at the same time, so that those that are stopped take no longer than one; gives their answers in the same order.
+/// Sends a request to several processes in parallel, so that stopped ones cost one timeout together; returns
+/// the answers in the order of the sockets.
 pub fn ask_each(sockets: &[PathBuf], request: &Request) -> Vec<(PathBuf, io::Result<Answer>)> {
     let limit = if matches!(request, Request::Status) { STATUS_LIMIT } else { TIMEOUT };
     nacre_env::thread::scope(|scope| {
@@ -453,12 +457,12 @@ pub fn ask_each(sockets: &[PathBuf], request: &Request) -> Vec<(PathBuf, io::Res
     })
 }
 
-/// True if this is the error of a process that is there and did not answer in time.
+/// Returns true for the error of a process that runs and did not answer in time.
 pub fn is_silence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// As [`ask`], for a process that was there a moment ago: `None` if it has ended since.
+/// Like [`ask`], for a process that may end meanwhile: `None` if it has ended.
 pub fn ask_if_there(socket: &Path, request: &Request) -> Option<io::Result<Answer>> {
     let answer = ask(socket, request);
     let has_ended = || ShortPath::of(socket).and_then(|short| UnixStream::connect(&short.path)).is_err();

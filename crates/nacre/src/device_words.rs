@@ -1,22 +1,22 @@
-//! What is written behind the path of a device that an OST gets: `[,size=BYTES][,force]`.
+//! Options after the path of a device of an OST: `[,size=BYTES][,force]`.
 
 use crate::failure::{Failure, Result};
 use std::fmt;
 
-/// See the module's documentation.
+/// Parsed options; see the module's documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeviceWords {
-    /// Size in bytes of a file that is made.
+    /// Size of a file to create, in bytes.
     pub size: Option<u64>,
-    /// Overwrite what is there.
+    /// Overwrite existing data.
     pub force: bool,
 }
 
 impl DeviceWords {
-    /// Reads them, in any order. `wrong` makes a failure of a reason.
+    /// Parses the options, in any order. `wrong` builds the failure from a reason.
     ///
     /// # Errors
-    /// If one is not known, comes twice or is no number of bytes.
+    /// If an option is unknown, given twice or not a number of bytes.
     pub fn parse<'a>(
         words: impl Iterator<Item = &'a str>,
         wrong: impl Fn(&str) -> Failure,
@@ -35,14 +35,14 @@ impl DeviceWords {
         Ok(read)
     }
 
-    /// None is said.
+    /// Returns true if no option is given.
     pub fn is_empty(&self) -> bool {
         *self == DeviceWords::default()
     }
 }
 
 impl fmt::Display for DeviceWords {
-    /// As they are written, each with its comma.
+    /// Writes the options in command-line form, each with its comma.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(size) = self.size {
             write!(f, ",size={size}")?;

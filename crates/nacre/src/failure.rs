@@ -1,4 +1,4 @@
-//! Why a `nacre` command failed: one sentence for people, one number for scripts.
+//! Failures of `nacre` commands: one sentence for people, one number for scripts.
 
 use rustix::io::Errno;
 use std::fmt;
@@ -8,7 +8,7 @@ pub const EXIT_FAILURE: i32 = 1;
 /// Exit code of a wrong call.
 pub const EXIT_USAGE: i32 = 2;
 
-/// What ends a command.
+/// Failure that ends a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// Exit code.
@@ -21,28 +21,28 @@ pub struct Failure {
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// A failure at run time.
+    /// Returns a failure at run time.
     pub fn new(message: impl Into<String>) -> Failure {
         Failure { exit: EXIT_FAILURE, message: message.into() }
     }
 
-    /// A wrong call.
+    /// Returns the failure of a wrong call.
     pub fn usage(message: impl Into<String>) -> Failure {
         Failure { exit: EXIT_USAGE, message: message.into() }
     }
 
-    /// A failure that was told already.
+    /// Returns a failure that was already reported.
     pub fn told(exit: i32) -> Failure {
         Failure { exit, message: String::new() }
     }
 
-    /// For `map_err`: `what` is a verb phrase such as "create /srv/fs".
+    /// Returns a closure for `map_err`: `what` is a verb phrase such as "create /srv/fs".
     pub fn because<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Failure {
         move |error| Failure::new(format!("cannot {what}: {error}"))
     }
 }
 
-/// What the C library says for an errno, as other tools print it.
+/// Returns the C library's text for an errno, as other tools print it.
 pub fn error_text(errno: Errno) -> String {
     let text = std::io::Error::from(errno).to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()

@@ -1,23 +1,23 @@
-//! Users of a mount: the processes with an open file, a directory or a mapping in it, found in /proc without a question to the
-//! file system, which may not answer any more.
+//! Users of a mount: processes with an open file, a directory or a mapping in it, found in `/proc` without a
+//! request to the file system, which may be unresponsive.
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Processes that are named at most.
+/// Most processes that a message names.
 const NAMED_MAX: usize = 5;
 
 /// The device of a mount, major and minor number.
 pub type Device = (u32, u32);
 
-/// The device of the file system that a path lies on, from what the kernel has in memory.
+/// Returns the device of the file system that contains a path, from the kernel's cached attributes.
 pub fn device_of(path: &Path) -> Option<Device> {
     let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
     Some((found.stx_dev_major, found.stx_dev_minor))
 }
 
-/// A process that has something of a mount in use.
+/// A process that uses a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Process id.
@@ -26,7 +26,7 @@ pub struct Holder {
     pub name: String,
 }
 
-/// All processes that have something of a device in use, as far as this user may look.
+/// Returns all processes that use a device, as far as this user may see them.
 pub fn of_device(device: Device) -> Vec<Holder> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -50,14 +50,14 @@ fn holds(process: &Path, device: Device) -> bool {
         || maps(&fs::read(process.join("maps")).unwrap_or_default(), device.0, device.1)
 }
 
-/// Whether a line of `/proc/PID/maps` is of a device: its fourth field, in hexadecimal.
+/// Returns true if a line of `/proc/PID/maps` is of the device: its fourth field, in hexadecimal.
 fn maps(text: &[u8], major: u32, minor: u32) -> bool {
     let wanted = format!("{major:02x}:{minor:02x}");
     let mut lines = text.split(|&byte| byte == b'\n');
     lines.any(|line| line.split(|&byte| byte == b' ').nth(3) == Some(wanted.as_bytes()))
 }
 
-/// Names them in half a sentence: `in use by bash (pid 12) and less (pid 15)`.
+/// Names the processes in half a sentence: `in use by bash (pid 12) and less (pid 15)`.
 pub fn named(holders: &[Holder]) -> String {
     let mut words: Vec<String> = holders
         .iter()

@@ -1,17 +1,17 @@
-//! The directory of a file system: what lies where, formatting, and recognising what is not ours.
+//! Directory of a file system: its files, formatting, and recognition of foreign directories.
 //!
 //! ```text
 //! DIR/superblock   identity: name, UUID, format, number of targets
 //! DIR/mgs/         configuration
 //! DIR/mdt0000/     metadata
 //! DIR/ost0000/ ..  objects
-//! DIR/start        how it was started last ([`crate::start`])
+//! DIR/start        options of the last start ([`crate::start`])
 //! DIR/run/         of running processes: pid files, control sockets, logs, ports
-//! DIR/targets      which of them are here, if the superblock does not count them ([`members`])
+//! DIR/targets      targets on this host, if the superblock does not count them ([`members`])
 //! ```
 //!
-//! While formatting there is a file `formatting` and no superblock; a crash then leaves something that the next attempt
-//! recognises and removes. Nothing else is ever removed.
+//! While formatting there is a file `formatting` and no superblock; after a crash the next attempt recognises
+//! the marker and removes what the interrupted one left. No other file is ever removed.
 
 mod members;
 
@@ -27,11 +27,11 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What says that a directory holds a file system.
+/// File whose presence marks a directory as a file system.
 pub const SUPERBLOCK: &str = "superblock";
-/// Directory of the store for data of files in that of an MDT, if it has one beside its metadata store.
+/// Subdirectory of an MDT with the store for data of files, if it has one in addition to its metadata store.
 pub const MDT_DATA: &str = "data";
-/// How it was started last ([`crate::start`]).
+/// File with the options of the last start ([`crate::start`]).
 pub const START: &str = "start";
 const FORMATTING: &str = "formatting";
 const FORMATTING_TEXT: &str = "NacreFS is being formatted here\n";
@@ -41,39 +41,40 @@ const FORMATTING_TEXT: &str = "NacreFS is being formatted here\n";
 pub struct Instance {
     /// Absolute path.
     pub dir: PathBuf,
-    /// What was formatted.
+    /// Contents of the superblock.
     pub superblock: Superblock,
-    /// The targets that are here, unless the superblock counts them.
+    /// Targets of this directory, unless the superblock counts them.
     listed: Option<Vec<TargetId>>,
 }
 
-/// What formatting is told.
+/// Options of formatting.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     /// Name of the file system.
     pub fsname: String,
-    /// Metadata targets.
+    /// Number of metadata targets.
     pub mdt_count: u16,
-    /// Object targets.
+    /// Number of object targets.
     pub ost_count: u16,
-    /// It is to hold one target of a file system that is there already, and no others.
+    /// Identity of the existing file system and the one target of it that the directory is for; `None` for a
+    /// new file system.
     pub joins: Option<Joins>,
 }
 
 impl FormatOptions {
-    /// The targets that are made, unless it joins.
+    /// Returns the targets to create, unless the directory joins a file system.
     pub fn targets(&self) -> Vec<TargetId> {
         counted(self.mdt_count, self.ost_count)
     }
 }
 
-/// The MGT, so many MDTs and so many OSTs.
+/// Returns the MGT, `mdts` MDTs and `osts` OSTs.
 fn counted(mdts: u16, osts: u16) -> Vec<TargetId> {
     let mdts = (0..mdts).map(TargetId::mdt);
     std::iter::once(TargetId::mgt()).chain(mdts).chain((0..osts).map(TargetId::ost)).collect()
 }
 
-/// What was there before a directory was formatted.
+/// State of a directory before it was formatted.
 #[derive(Debug)]
 pub struct Formatting {
     dir: PathBuf,
@@ -81,22 +82,22 @@ pub struct Formatting {
 }
 
 impl Formatting {
-    /// Of a directory that is to be formatted.
+    /// Records the state of a directory that is to be formatted.
     ///
     /// # Errors
-    /// If the current directory is gone.
+    /// If the current directory no longer exists.
     pub fn of(dir: &Path) -> Result<Formatting> {
         let dir = absolute(dir)?;
         Ok(Formatting { was_there: dir.exists(), dir })
     }
 
-    /// Removes a file system in which nothing was stored, and its directory if that was missing.
+    /// Removes a file system in which nothing was stored, and its directory if formatting created it.
     ///
     /// # Errors
     /// If it cannot be removed; what is left is an unfinished formatting.
     pub fn undo(&self, instance: &Instance) -> Result<()> {
         write_durably(&instance.dir, FORMATTING, FORMATTING_TEXT.as_bytes())?;
-        // The copy first: alone it would stand in for the superblock.
+        // The copy goes first: alone it would be taken for the superblock.
         let copy = twice::copy_path(&instance.dir, SUPERBLOCK);
         for path in [copy, instance.dir.join(SUPERBLOCK), instance.dir.join(START)] {
             if_there(fs::remove_file(&path))
@@ -105,7 +106,7 @@ impl Formatting {
         self.undo_unfinished()
     }
 
-    /// The same for a formatting that failed.
+    /// Removes what a failed formatting left.
     fn undo_unfinished(&self) -> Result<()> {
         remove_unfinished(&self.dir)?;
         let fail = || Failure::because(format!("remove unfinished {}", self.dir.display()));
@@ -117,17 +118,17 @@ impl Formatting {
 /// See [`FormatOptions::joins`].
 #[derive(Clone, Copy, Debug)]
 pub struct Joins {
-    /// Identity of the file system.
+    /// UUID of the file system.
     pub fs_uuid: [u8; 16],
-    /// The target.
+    /// The target to create.
     pub target: TargetId,
 }
 
 impl Instance {
-    /// Opens a formatted directory; `None` if there is nothing yet (missing, empty, or an unfinished formatting).
+    /// Opens a formatted directory; `None` if it is missing, empty, or an unfinished formatting.
     ///
     /// # Errors
-    /// If the directory holds something else, another format, or belongs to another user.
+    /// If the directory holds other files or another format, or belongs to another user.
     pub fn open(dir: &Path) -> Result<Option<Instance>> {
         let dir = absolute(dir)?;
         let superblock = match read_superblock(&dir) {
@@ -162,10 +163,10 @@ impl Instance {
         Ok(Some(Instance { dir, superblock, listed }))
     }
 
-    /// Like [`Instance::open`], for commands that need a file system to be there.
+    /// Like [`Instance::open`], for commands that need an existing file system.
     ///
     /// # Errors
-    /// As [`Instance::open`], and if there is nothing.
+    /// As [`Instance::open`], and if there is no file system.
     pub fn open_existing(dir: &Path) -> Result<Instance> {
         Instance::open(dir)?.ok_or_else(|| {
             Failure::new(format!(
@@ -176,14 +177,14 @@ impl Instance {
         })
     }
 
-    /// Makes a file system in `dir`. `make_target` fills the directory of each target; `progress` gets a line of text
-    /// now and then.
+    /// Creates a file system in `dir`. `make_target` fills the directory of each target; `progress` gets
+    /// lines of text.
     ///
     /// # Durability
-    /// Durable on return: the superblock comes last.
+    /// Durable on return: the superblock is written last.
     ///
     /// # Errors
-    /// If the directory is not empty, or anything cannot be made; then it is as it was before.
+    /// If the directory is not empty, or a file cannot be created; the directory is then as before.
     pub fn format(
         dir: &Path,
         options: &FormatOptions,
@@ -237,12 +238,12 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Copies of the superblock that are damaged.
+    /// Returns the copies of the superblock that are damaged.
     pub fn damaged_copies(&self) -> Vec<PathBuf> {
         read_superblock(&self.dir).ok().flatten().map_or_else(Vec::new, |found| found.damaged)
     }
 
-    /// Makes the two copies of the superblock the same, if they are not.
+    /// Makes the two copies of the superblock identical, if they differ.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -253,7 +254,7 @@ impl Instance {
         }
     }
 
-    /// All targets that are here: the MGT first, those that were added last.
+    /// Returns all targets of this directory: the MGT first, targets that were added last.
     pub fn targets(&self) -> Vec<TargetId> {
         if let Some(listed) = &self.listed {
             return listed.clone();
@@ -261,23 +262,24 @@ impl Instance {
         counted(self.superblock.mdt_count, self.superblock.ost_count)
     }
 
-    /// The management server is elsewhere.
+    /// Returns true if the management server is in another directory or on another host.
     pub fn is_outlying(&self) -> bool {
         !self.targets().contains(&TargetId::mgt())
     }
 
-    /// Directory of a target.
+    /// Returns the directory of a target.
     pub fn target_dir(&self, target: TargetId) -> PathBuf {
         self.dir.join(target_name(target))
     }
 
-    /// Directory of the object store of a target: that of the target, and of an MDT the one for data of files, if it has one.
+    /// Returns the directory of a target's object store: that of the target; for an MDT that of its store for
+    /// data of files, if it has one.
     pub fn objects_dir(&self, target: TargetId) -> PathBuf {
         let dir = self.target_dir(target);
         if target.kind == TargetKind::Mdt { dir.join(MDT_DATA) } else { dir }
     }
 
-    /// The targets with objects: OSTs, and MDTs that keep data of files on a device.
+    /// Returns the targets with objects: OSTs, and MDTs that keep data of files on a device.
     ///
     /// # Errors
     /// If there are none.
@@ -294,13 +296,13 @@ impl Instance {
         }
     }
 
-    /// Directory for what belongs to running processes.
+    /// Returns the directory for files of running processes.
     pub fn run_dir(&self) -> PathBuf {
         self.dir.join("run")
     }
 }
 
-/// Why a superblock is none.
+/// Reasons why a superblock cannot be used.
 enum Unusable {
     System(io::Error),
     Format(SuperblockError),
@@ -327,7 +329,7 @@ fn write_superblock(dir: &Path, superblock: &Superblock) -> Result<()> {
     twice::write_copy(dir, SUPERBLOCK, &bytes).map_err(fail())
 }
 
-/// Name of a target's directory and process: `mgs`, `mdt0000`, `ost001f`.
+/// Returns the name of a target's directory and process: `mgs`, `mdt0000`, `ost001f`.
 pub fn target_name(target: TargetId) -> String {
     match target.kind {
         TargetKind::Mgt => "mgs".to_owned(),
@@ -339,7 +341,7 @@ fn other_user(dir: &Path) -> Failure {
     Failure::new(format!("{} belongs to another user: run this as that user or as root", dir.display()))
 }
 
-/// What was done with a file; `None` if it is not there.
+/// Turns the error of a missing file into `None`.
 pub fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     match outcome {
         Ok(value) => Ok(Some(value)),
@@ -348,10 +350,10 @@ pub fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Where a path leads, without any symbolic link.
+/// Resolves all symbolic links of a path.
 ///
 /// # Errors
-/// If nothing is there, or it cannot be looked at.
+/// If the path does not exist or cannot be read.
 pub fn canonical(path: &Path) -> Result<PathBuf> {
     absolute(path)?.canonicalize().map_err(Failure::because(format!("look at {}", path.display())))
 }
@@ -359,12 +361,12 @@ pub fn canonical(path: &Path) -> Result<PathBuf> {
 /// Makes a path absolute without following symbolic links.
 ///
 /// # Errors
-/// If the current directory is gone.
+/// If the current directory no longer exists.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(Failure::because(format!("find where {} is", path.display())))
 }
 
-/// A directory without superblock may be formatted only if it is missing, empty, or an unfinished formatting.
+/// Refuses to format a directory without superblock unless it is missing, empty, or an unfinished formatting.
 fn check_unformatted(dir: &Path) -> Result<()> {
     let mut entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -375,7 +377,7 @@ fn check_unformatted(dir: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(other_user(dir)),
         Err(error) => return Err(Failure::because(format!("read {}", dir.display()))(error)),
     };
-    // A host that joins has its key first.
+    // A host that joins has enrolled its key before.
     let is_key =
         |entry: &io::Result<fs::DirEntry>| entry.as_ref().is_ok_and(|entry| entry.file_name() == "keys");
     if entries.all(|entry| is_key(&entry)) || is_unfinished(dir) {
@@ -391,7 +393,7 @@ fn is_unfinished(dir: &Path) -> bool {
     fs::read(dir.join(FORMATTING)).is_ok_and(|text| text == FORMATTING_TEXT.as_bytes())
 }
 
-/// Removes what an interrupted formatting left: only names that formatting makes.
+/// Removes what an interrupted formatting left: only names that formatting creates.
 fn remove_unfinished(dir: &Path) -> Result<()> {
     if !is_unfinished(dir) {
         return Ok(());
@@ -415,10 +417,10 @@ fn remove_unfinished(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes a directory and what lies above it; an existing one keeps its mode.
+/// Creates a directory and its missing parents; an existing one keeps its mode.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn make_dir(path: &Path, mode: u32) -> Result<()> {
     let fail = || Failure::because(format!("make directory {}", path.display()));
     if path.is_dir() {
@@ -428,14 +430,14 @@ pub fn make_dir(path: &Path, mode: u32) -> Result<()> {
         fs::create_dir_all(parent).map_err(fail())?;
     }
     DirBuilder::new().mode(mode).create(path).map_err(fail())?;
-    // The mode given to mkdir is cut by the umask; what others may not see must not depend on it either way.
+    // mkdir applies the umask to the mode; the protection from other users must not depend on the umask.
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(fail())
 }
 
-/// Writes a file as a whole: a temporary name, made durable, renamed, the directory made durable.
+/// Replaces a file atomically: writes a temporary name, syncs it, renames it, and syncs the directory.
 ///
 /// # Errors
-/// If any step fails; the old file is then untouched.
+/// If any step fails; the old file is then unchanged.
 pub fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let path = dir.join(name);
     let fresh = dir.join(format!("{name}.new"));
@@ -446,10 +448,10 @@ pub fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     sync_dir(dir)
 }
 
-/// Writes a small file that nobody else may read, whatever the umask is. It is not made durable.
+/// Writes a small file that only its owner may read, whatever the umask. It is not synced.
 ///
 /// # Errors
-/// If it cannot be made or written.
+/// If it cannot be created or written.
 pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
     create_private(path, bytes).map(drop).map_err(Failure::because(format!("write {}", path.display())))
 }
@@ -466,10 +468,10 @@ fn sync_dir(dir: &Path) -> Result<()> {
         .map_err(Failure::because(format!("make {} durable", dir.display())))
 }
 
-/// 16 random bytes, marked as a version 4 UUID.
+/// Returns 16 random bytes, marked as a version 4 UUID.
 ///
 /// # Errors
-/// If the system has no random numbers to give.
+/// If the system has no random numbers.
 pub fn random_uuid() -> Result<[u8; 16]> {
     let mut uuid = [0u8; 16];
     File::open("/dev/urandom")

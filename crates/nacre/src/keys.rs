@@ -1,8 +1,9 @@
-//! Keys of the processes of this host: where they are, where they come from, and when they are renewed.
+//! Keys of the processes of this host: their directories, their origin, and their renewal.
 //!
-//! A file system that has an authority in `keys` of its directory serves no peer without a key. Its processes on this host make their
-//! keys themselves; so do mounts by its owner, whose registry names the directory. Other hosts and users enrol a key by a token
-//! ([`enrol`]): hosts that serve targets keep it in `keys` of their directory, clients in the directory of their user's keys.
+//! A file system that has an authority in `keys` of its directory serves no peer without a key. Its processes
+//! on this host create their keys themselves; so do mounts by its owner, whose registry names the directory.
+//! Other hosts and users enrol a key by a token ([`enrol`]): hosts that serve targets keep it in `keys` of
+//! their directory, clients in the key directory of their user.
 
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, if_there, random_uuid};
@@ -24,23 +25,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Directory of keys in that of a file system.
+/// Subdirectory for keys in the directory of a file system.
 const DIR: &str = "keys";
-/// Key of mounts that are no part of `nacre up`, on the host of the authority.
+/// Name of the key for mounts outside `nacre up`, on the host of the authority.
 const LOCAL: &str = "local";
-/// Key that was enrolled.
+/// Name of the enrolled key.
 const ENROLLED: &str = "host";
-/// Names another directory for keys of clients than the user's own.
+/// Environment variable with another directory for keys of clients than the user's own.
 const STORE_VARIABLE: &str = "NACRE_KEYS";
-/// How long the management server is tried when a key is enrolled.
+/// Timeout for the management server to enrol a key.
 const ENROL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Where a key comes from.
+/// Origin of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
-    /// The authority is here.
+    /// This host has the authority, which signs the key.
     Authority,
-    /// It was enrolled, and is renewed by the management server.
+    /// The key was enrolled; the management server renews it.
     Enrolled,
 }
 
@@ -53,7 +54,7 @@ struct Place {
 }
 
 impl Place {
-    /// That of the file system in `dir`, if it has one.
+    /// Returns the place of the file system in `dir`, if it has keys.
     fn of(dir: &Path) -> Option<Place> {
         let keys = dir.join(DIR);
         let source = match () {
@@ -65,7 +66,8 @@ impl Place {
         Some(Place { dir: keys, fsname: instance.superblock.fsname, source })
     }
 
-    /// Those for clients of file systems of this name: of authorities of this user, and enrolled ones.
+    /// Returns the places for clients of file systems of this name: authorities of this user, and enrolled
+    /// keys.
     fn known(fsname: &str) -> Vec<Place> {
         let dirs = registry::running().into_iter().filter_map(|run| parent_of(&run));
         let mut places: Vec<Place> = dirs.filter_map(|dir| Place::of(&dir)).collect();
@@ -76,7 +78,8 @@ impl Place {
         places
     }
 
-    /// The authority of the file system that a directory has further targets of, where it is of the same user on this host.
+    /// Returns the authority of the file system whose further targets the directory holds, if the same user
+    /// has it on this host.
     fn of_whole(instance: &Instance) -> Option<Place> {
         let part = &instance.superblock;
         let is_whole = |dir: &PathBuf| {
@@ -88,7 +91,7 @@ impl Place {
         places.find(|place| place.source == Source::Authority)
     }
 
-    /// Two processes that begin together make one key.
+    /// Serialises processes that start at the same time, so that they create one key.
     fn lock(&self) -> Result<fs::File> {
         let mut options = fs::OpenOptions::new();
         let lock = options.create(true).append(true).mode(0o600).open(self.dir.join("lock"));
@@ -96,7 +99,7 @@ impl Place {
         lock.map_err(Failure::because(format!("lock {}", self.dir.display())))
     }
 
-    /// The key of this name, made or renewed here if that is due and the authority is here.
+    /// Returns the key of this name, created or renewed if that is due and the authority is on this host.
     fn key(&self, name: &str, roles: Roles) -> Result<Key> {
         if self.source == Source::Enrolled {
             return Key::load(&self.dir, ENROLLED).map_err(unusable);
@@ -113,7 +116,8 @@ impl Place {
         let id = match known {
             Some(key) if key.identity.roles == roles && !is_due(key.identity.until_s) => return Ok(key),
             Some(key) => key.identity.id,
-            // Targets belong to the number of the key that registered them: one that was removed comes back under its number.
+            // A target belongs to the number of the key that registered it: a key file that was removed is
+            // recreated under its number.
             None => match registry.keys().map_err(unusable)?.into_iter().find(|key| key.name == shown) {
                 Some(issued) => issued.id,
                 None => Authority::draw_id().map_err(unusable)?,
@@ -127,7 +131,8 @@ impl Place {
         Ok(key)
     }
 
-    /// A key with a later end from the management server, or the one that another process of this host got meanwhile.
+    /// Returns a key with a later end from the management server, or the one that another process of this
+    /// host fetched meanwhile.
     fn renewed(&self, old: &Own, mgs: &dyn MgsEndpoint) -> Result<Key> {
         let _lock = self.lock()?;
         let kept = Key::load(&self.dir, ENROLLED).map_err(unusable)?;
@@ -161,19 +166,19 @@ fn unusable(error: nacre_keys::KeyError) -> Failure {
     Failure::new(error.to_string())
 }
 
-/// The directory of the file system that a run directory is in.
+/// Returns the directory of the file system that contains a run directory.
 fn parent_of(run: &RunDir) -> Option<PathBuf> {
     run.path.parent().map(Path::to_owned)
 }
 
-/// Less than a third of the life of a key that ends then is left.
+/// Returns true if less than a third of the life of a key that ends then is left.
 fn is_due(until_s: u64) -> bool {
     let now = nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Duration::from_secs(until_s).saturating_sub(now) < LIFETIME / 3
 }
 
-/// What a process may: serve its targets, and mount where it does so for the owner of the file system. Servers that mount nothing are no
-/// clients.
+/// Returns the roles of a process: to serve its targets, and to mount if it does so for the owner of the file
+/// system. Servers without a mount are not clients.
 fn roles_of(plan: &Plan) -> Roles {
     let client = Roles::CLIENT | Roles::ADMIN;
     let is_client = plan.targets.is_empty() || plan.mount.is_some() || plan.name == NODE;
@@ -181,7 +186,7 @@ fn roles_of(plan: &Plan) -> Roles {
     plan.targets.iter().map(|target: &TargetId| target.role()).fold(own, Roles::union)
 }
 
-/// Directory of this user's enrolled keys.
+/// Returns the directory of this user's enrolled keys.
 fn store() -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os(STORE_VARIABLE) {
         return Ok(dir.into());
@@ -196,7 +201,8 @@ fn store() -> Result<PathBuf> {
     })
 }
 
-/// Enrolled keys of this user for file systems of this name. Each authority has a directory of its own.
+/// Returns the enrolled keys of this user for file systems of this name. Each authority has a directory of
+/// its own.
 fn enrolled(fsname: &str) -> Vec<Place> {
     let Ok(entries) = store().and_then(|dir| fs::read_dir(dir).map_err(Failure::because("read"))) else {
         return Vec::new();
@@ -215,11 +221,11 @@ struct Own {
     place: Place,
     name: String,
     roles: Roles,
-    /// When the one that is used ends, in seconds since 1970; never for one that is not renewed.
+    /// End of the key in use, in seconds since 1970; `u64::MAX` for a key that is not renewed.
     until_s: AtomicU64,
 }
 
-/// What a process proves, and which keys it refuses.
+/// Credentials of a process, and the revoked keys that it refuses.
 #[derive(Debug)]
 pub struct Keys {
     own: Vec<Own>,
@@ -229,10 +235,10 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Those of a process; `None`: its file system has none.
+    /// Returns the keys of a process; `None` if its file system has none.
     ///
     /// # Errors
-    /// If there are some that cannot be used.
+    /// If there are keys that cannot be used.
     pub fn of(plan: &Plan) -> Result<Option<Keys>> {
         let own = parent_of(&plan.run).and_then(|dir| Place::of(&dir));
         let serves = !plan.targets.is_empty();
@@ -246,7 +252,7 @@ impl Keys {
         }
     }
 
-    /// Those of a client that is no part of a file system's directory.
+    /// Returns the keys of a client that does not belong to the directory of a file system.
     ///
     /// # Errors
     /// As [`Keys::of`].
@@ -255,7 +261,7 @@ impl Keys {
         Keys::new(fsname, places, Roles::CLIENT | Roles::ADMIN, false)
     }
 
-    /// That of the servers in `dir`, which was enrolled there.
+    /// Returns the enrolled keys of the servers in `dir`.
     ///
     /// # Errors
     /// As [`Keys::of`].
@@ -281,7 +287,7 @@ impl Keys {
             true => Some(ServerTls::new(first, enrols, revoked.clone()).map_err(unusable)?),
             false => None,
         };
-        // One that is not renewed is never due.
+        // A final key is not renewed, so it is never due.
         let end = |identity: &Identity| if identity.is_final { u64::MAX } else { identity.until_s };
         let ends = keys.iter().map(|key| AtomicU64::new(end(&key.identity)));
         let own =
@@ -290,22 +296,22 @@ impl Keys {
         Ok(Some(Keys { own, client, server, revoked }))
     }
 
-    /// For connections to servers.
+    /// Returns the TLS settings for connections to servers.
     pub fn client(&self) -> ClientTls {
         self.client.clone()
     }
 
-    /// For connections of others, if this process serves.
+    /// Returns the TLS settings for incoming connections, if this process serves.
     pub fn server(&self) -> Option<ServerTls> {
         self.server.clone()
     }
 
-    /// Number of the key that this process serves with.
+    /// Returns the number of the key that this process serves with.
     pub fn server_id(&self) -> Option<KeyId> {
         self.server.as_ref().map(|server| server.identity().id)
     }
 
-    /// Certificate of the authority of its first key, as PEM.
+    /// Returns the certificate of the first key's authority, as PEM.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -315,17 +321,17 @@ impl Keys {
         Ok(key.authority_pem())
     }
 
-    /// These keys are refused from now on, and no others.
+    /// Replaces the list of revoked keys, which are refused from then on.
     pub fn revoke(&self, revoked: &[KeyId]) {
         if self.revoked.set(revoked.iter().copied()) {
             log::info!("{} keys are revoked", revoked.len());
         }
     }
 
-    /// Renews what is due; to be called now and then.
+    /// Renews keys that are due; called periodically.
     ///
     /// # Errors
-    /// The first key that could not be renewed.
+    /// The first failure to renew a key.
     pub fn renew(&self, mgs: &dyn MgsEndpoint) -> Result<()> {
         for own in self.own.iter().filter(|own| is_due(own.until_s.load(Ordering::Relaxed))) {
             let key = match own.place.source {
@@ -343,13 +349,13 @@ impl Keys {
     }
 }
 
-/// The directory of the authority of the file system in `dir`, if it has one.
+/// Returns the directory of the authority of the file system in `dir`, if it has one.
 pub fn authority_of(dir: &Path) -> Option<PathBuf> {
     Some(dir.join(DIR)).filter(|keys| Authority::is_in(keys))
 }
 
-/// Keeps the memory of this process out of core dumps, and from other processes of its user, before there are keys in it. What commands
-/// read of the process stays: its state, its name, its mounts.
+/// Keeps the memory of this process out of core dumps, and from other processes of its user, before it holds
+/// keys. Commands can still read its state, its name and its mounts.
 fn hide_memory() -> Result<()> {
     use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
@@ -357,10 +363,10 @@ fn hide_memory() -> Result<()> {
         .map_err(Failure::because("keep keys out of core dumps"))
 }
 
-/// Gives a file system an authority; says its fingerprint.
+/// Creates the authority of a file system and returns its fingerprint.
 ///
 /// # Errors
-/// If its management server is elsewhere, or it has one.
+/// If its management server is in another directory, or it has an authority.
 pub fn init(instance: &Instance) -> Result<String> {
     check_home(instance)?;
     if authority_of(&instance.dir).is_some() {
@@ -372,11 +378,11 @@ pub fn init(instance: &Instance) -> Result<String> {
     Ok(authority.fingerprint().to_string())
 }
 
-/// Gives a file system that does not run another authority in place of the one that it has; says its fingerprint. Keys of the one before are
-/// worth nothing from then on.
+/// Replaces the authority of a stopped file system and returns the fingerprint of the new one. Keys of the
+/// old authority are invalid from then on.
 ///
 /// # Errors
-/// If its management server is elsewhere, or it has none.
+/// If its management server is in another directory, or it has no authority.
 pub fn rotate(instance: &Instance) -> Result<String> {
     check_home(instance)?;
     let keys = instance.dir.join(DIR);
@@ -391,7 +397,7 @@ pub fn rotate(instance: &Instance) -> Result<String> {
     remove_all(&new)?;
     let authority = Authority::create(&new, &instance.superblock.fsname).map_err(unusable)?;
     forget(instance)?;
-    // At once: without an authority the servers would be open.
+    // One atomic exchange: without an authority the servers would be open.
     rustix::fs::renameat_with(
         rustix::fs::CWD,
         &new,
@@ -404,7 +410,8 @@ pub fn rotate(instance: &Instance) -> Result<String> {
     Ok(authority.fingerprint().to_string())
 }
 
-/// Has the management server of a file system that does not run forget which keys served its targets: other ones will.
+/// Removes the keys of servers from the configuration of a stopped file system, so that its targets can
+/// register with new ones.
 ///
 /// # Errors
 /// If its configuration cannot be read or written.
@@ -429,11 +436,12 @@ fn check_home(instance: &Instance) -> Result<()> {
     )))
 }
 
-/// Gives a directory with further targets of a file system a key, where the authority is of the same user on this host. Nothing if it has one,
-/// or the authority is elsewhere. Its servers see nothing but their own directory, so that they cannot make one themselves.
+/// Enrols a key for a directory with further targets of a file system, if the same user has the authority on
+/// this host. Does nothing if it has one, or the authority is on another host. The sandbox limits the servers
+/// to their own directory, so that they cannot create a key themselves.
 ///
 /// # Errors
-/// If the key cannot be made or kept.
+/// If the key cannot be created or stored.
 pub fn enrol_here(instance: &Instance) -> Result<()> {
     let dir = instance.dir.join(DIR);
     let Some(whole) = Place::of_whole(instance).filter(|_| !Key::is_in(&dir, ENROLLED)) else {
@@ -449,21 +457,23 @@ pub fn enrol_here(instance: &Instance) -> Result<()> {
     key.save(&dir, ENROLLED).map_err(unusable)
 }
 
-/// Holder of an enrolled key, which decides where the key is kept.
+/// Holder of an enrolled key, which determines its directory.
 #[derive(Clone, Copy, Debug)]
 pub enum Holder<'a> {
     /// This user, for mounts.
     Client,
-    /// The servers of this directory.
+    /// Servers of this directory.
     Servers(&'a Path),
 }
 
-/// Has the management server at `mgs` give this host or user a key, by a token.
+/// Enrols a key for this host or user at the management server `mgs`, by a token.
 ///
-/// The private key is kept before the request is sent: if the answer is lost, the same command gets its key.
+/// The private key is stored before the request is sent: if the answer is lost, the same command obtains the
+/// key.
 ///
 /// # Errors
-/// If the server does not answer, is not that of the token, or refuses the token; if the key cannot be kept.
+/// If the server does not answer, is not that of the token, or refuses the token; if the key cannot be
+/// stored.
 pub fn enrol(token: &Token, mgs: &[Nid], fsname: &str, holder: Holder<'_>) -> Result<Identity> {
     let dir = match holder {
         Holder::Client => store()?.join(format!("{fsname}-{}", &token.authority.to_string()[..16])),
@@ -544,17 +554,17 @@ mod tests {
         old.save(&place.dir, "mount").expect("written");
         let renewed = place.key("mount", roles).expect("a key").identity;
         assert!(renewed.id == first.id && renewed.until_s >= first.until_s);
-        // A process that serves more than before needs more.
+        // A process with more roles than before needs a new key.
         let more = place.key("mount", roles | Roles::OSS).expect("a key").identity;
         assert_eq!((more.id, more.roles), (first.id, roles | Roles::OSS));
-        // One that was removed keeps its number.
+        // A removed key file keeps its number.
         fs::remove_file(place.dir.join("mount.pem")).expect("removed");
         assert_eq!(place.key("mount", roles).expect("a key").identity.id, first.id);
         let issued = Registry::of(&place.dir).keys().expect("listed");
         assert_eq!(issued.iter().map(|key| key.id).collect::<Vec<_>>(), [first.id]);
     }
 
-    /// A management server that is away.
+    /// A management server that is unreachable.
     struct Nobody;
 
     impl MgsEndpoint for Nobody {
@@ -563,7 +573,7 @@ mod tests {
         }
     }
 
-    /// A management server that signs what it is asked for, under another number if it is to.
+    /// A management server that signs every request, under another number if set.
     struct Signs<'a>(&'a Authority, Identity);
 
     impl MgsEndpoint for Signs<'_> {
@@ -600,7 +610,7 @@ mod tests {
         assert!(
             until(&processes[0]) > first && kept.until_s == until(&processes[0]) && kept.id == identity.id
         );
-        // Another process of the host takes it over without a request.
+        // Another process of the host adopts the renewed key without a request.
         processes[1].renew(&Nobody).expect("there is one");
         assert_eq!(until(&processes[1]), kept.until_s);
         // A final key (`--key-expires`) is never renewed.

@@ -1,5 +1,5 @@
-//! Addresses as users write them, `ADDRESS[:PORT]@tcp` with an IP address or a host name, and what they stand for on this host:
-//! sockets to listen on, and NIDs by which others reach them.
+//! Addresses as users write them, `ADDRESS[:PORT]@tcp` with an IP address or a host name, and their meaning
+//! on this host: sockets to listen on, and NIDs for other hosts.
 
 use crate::failure::{Failure, Result};
 use nacre_types::limits::PORT_DEFAULT;
@@ -10,7 +10,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::str::FromStr;
 
-/// What stands for "no other hosts".
+/// Word for "no other hosts".
 pub const NONE: &str = "none";
 
 /// An address to listen on or to connect to.
@@ -18,7 +18,7 @@ pub const NONE: &str = "none";
 pub struct Address {
     host: Host,
     port: u16,
-    /// Protection of its connections, if that was said: `10.0.0.1@tcp,authenticate`.
+    /// Protection of its connections, if given: `10.0.0.1@tcp,authenticate`.
     security: Option<Security>,
 }
 
@@ -68,30 +68,30 @@ impl FromStr for Address {
             Some((name, port)) => (name, port.parse().map_err(|_| wrong.clone())?),
             None => (name, PORT_DEFAULT),
         };
-        // What consists of numbers alone is a mistyped address, which some resolvers take for another one.
+        // Digits and dots alone are a mistyped address, which some resolvers accept as another address.
         let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
             && name.bytes().any(|b| b.is_ascii_alphabetic());
         if is_name { Ok(Address { host: Host::Name(name.to_owned()), port, security }) } else { Err(wrong) }
     }
 }
 
-/// A socket to listen on, and the hosts by which it is announced.
+/// A socket to listen on, and the hosts that announce it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// What is listened on; port 0 is any.
+    /// Address to bind; port 0 is any.
     pub bind: SocketAddr,
-    /// Protection of the connections.
+    /// Protection of its connections.
     pub security: Security,
     announced: Vec<IpAddr>,
 }
 
 impl Endpoint {
-    /// NIDs for others, when `bound` is what became of `bind`.
+    /// Returns the NIDs for other hosts; `bound` is the address that `bind` got.
     pub fn nids(&self, bound: SocketAddr) -> impl Iterator<Item = Nid> + '_ {
         self.announced.iter().map(move |ip| Nid::Tcp(SocketAddr::new(*ip, bound.port())))
     }
 
-    /// NIDs for processes of this host.
+    /// Returns the NIDs for processes of this host.
     pub fn nids_here(&self) -> Vec<Nid> {
         let ip = match self.bind.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -103,32 +103,32 @@ impl Endpoint {
 }
 
 impl Address {
-    /// This host alone.
+    /// Returns an address for this host alone.
     pub fn loopback(port: u16) -> Address {
         Address { host: Host::Ip(IpAddr::V4(Ipv4Addr::LOCALHOST)), port, security: None }
     }
 
-    /// The same with another port.
+    /// Returns the address with another port.
     pub fn with_port(&self, port: u16) -> Address {
         Address { port, ..self.clone() }
     }
 
-    /// The same with this protection, unless it says another one.
+    /// Returns the address with this protection, unless it has its own.
     pub fn protected_by(&self, security: Security) -> Address {
         Address { security: self.security.or(Some(security)), ..self.clone() }
     }
 
-    /// Protection of its connections.
+    /// Returns the protection of its connections.
     pub fn security(&self) -> Security {
         self.security.unwrap_or_default()
     }
 
-    /// The port.
+    /// Returns its port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// IP addresses that it stands for: its own, or those of its name.
+    /// Resolves it to IP addresses: its own, or those of its name.
     fn addresses(&self) -> Result<Vec<SocketAddr>> {
         let name = match &self.host {
             Host::Ip(ip) => return Ok(vec![SocketAddr::new(*ip, self.port)]),
@@ -146,18 +146,18 @@ impl Address {
         Ok(addresses)
     }
 
-    /// NIDs to connect to.
+    /// Returns the NIDs to connect to.
     ///
     /// # Errors
-    /// If it is a name without address.
+    /// If a host name has no address.
     pub fn nids(&self) -> Result<Vec<Nid>> {
         Ok(self.addresses()?.into_iter().map(Nid::Tcp).collect())
     }
 
-    /// What to listen on.
+    /// Returns the sockets to listen on.
     ///
     /// # Errors
-    /// If it is a name without address, or none of its addresses is one of this host.
+    /// If a host name has no address, or none of its addresses is one of this host.
     pub fn endpoints(&self) -> Result<Vec<Endpoint>> {
         let all = self.addresses()?;
         let Host::Name(name) = &self.host else {
@@ -175,7 +175,7 @@ impl Address {
         here.into_iter().map(|bind| endpoint(bind, self.security(), &own_addresses()?)).collect()
     }
 
-    /// What an administrator should know about listening on it: a name that only this host resolves like this.
+    /// Returns a warning for administrators: a name that resolves to this address on this host only.
     pub fn doubt(&self) -> Option<String> {
         let Host::Name(name) = &self.host else { return None };
         let all = self.addresses().ok()?;
@@ -189,7 +189,7 @@ impl Address {
     }
 }
 
-/// What to listen on for all of these addresses, each socket once.
+/// Returns the sockets for all of these addresses, each once.
 ///
 /// # Errors
 /// As [`Address::endpoints`].
@@ -202,7 +202,7 @@ pub fn endpoints(addresses: &[Address]) -> Result<Vec<Endpoint>> {
             }
         }
     }
-    // A socket for everything takes the port of the others.
+    // A wildcard socket takes the port of the others.
     let covers = |wide: &Endpoint, other: &Endpoint| {
         let is_wide = wide.bind.ip().is_unspecified() && wide.bind.port() == other.bind.port();
         is_wide
@@ -215,23 +215,23 @@ pub fn endpoints(addresses: &[Address]) -> Result<Vec<Endpoint>> {
     Ok(all)
 }
 
-/// Whether a socket of IPv6 takes connections of IPv4, too.
+/// Returns true if a socket of IPv6 also accepts connections of IPv4.
 fn takes_both(endpoint: &Endpoint) -> bool {
     let only = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").unwrap_or_default();
     endpoint.bind.is_ipv6() && only.trim() != "1"
 }
 
-/// Whether everything can be listened on; another process may take an address before that.
+/// Checks that all sockets can be bound; another process may still bind an address later.
 ///
 /// # Errors
-/// One sentence that says why not.
+/// One sentence with the reason.
 pub fn check(endpoints: &[Endpoint]) -> Result<()> {
     endpoints.iter().try_for_each(|endpoint| {
         TcpListener::bind(endpoint.bind).map(drop).map_err(|error| refused(endpoint.bind, &error))
     })
 }
 
-/// Why an address cannot be listened on.
+/// Returns the failure for an address that cannot be bound.
 pub fn refused(addr: SocketAddr, error: &io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -253,10 +253,10 @@ fn without_code(error: &io::Error) -> String {
     text.strip_prefix("failed to lookup address information: ").unwrap_or(text).to_owned()
 }
 
-/// A mount source with host names replaced by their addresses.
+/// Replaces the host names of a mount source by their addresses.
 ///
 /// # Errors
-/// If it is none, or a name has no address.
+/// If it is not a mount source, or a name has no address.
 pub fn resolve_source(text: &str) -> Result<MountSource> {
     let words = MountSource::split(text).map_err(|error| Failure::usage(error.to_string()))?;
     let mut nids = Vec::new();
@@ -290,7 +290,8 @@ fn endpoint(bind: SocketAddr, security: Security, own: &[IpAddr]) -> Result<Endp
     }
 }
 
-/// Addresses of the interfaces of this host that are up, but for those of a single link, in the order of the kernel.
+/// Returns the addresses of this host's interfaces that are up, except link-local ones, in the order of the
+/// kernel.
 fn own_addresses() -> Result<Vec<IpAddr>> {
     let fail = || Failure::because("list the addresses of this host");
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
@@ -301,13 +302,13 @@ fn own_addresses() -> Result<Vec<IpAddr>> {
     let mut all = Vec::new();
     let mut at = first;
     while !at.is_null() {
-        // SAFETY: the list is as getifaddrs made it, and not released yet.
+        // SAFETY: the list is as getifaddrs returned it, and not released yet.
         let entry = unsafe { &*at };
         at = entry.ifa_next;
         if entry.ifa_addr.is_null() || entry.ifa_flags & libc::IFF_UP as libc::c_uint == 0 {
             continue;
         }
-        // SAFETY: an address that is there begins with its family, which says what structure it is.
+        // SAFETY: an address that is present starts with its family, which determines its structure.
         let ip = unsafe {
             match i32::from((*entry.ifa_addr).sa_family) {
                 libc::AF_INET => {

@@ -1,18 +1,19 @@
-//! Settings of parameters that hold for this host's mounts only, kept in files of this host: what `lctl set_param -C` writes
-//! and a mount applies when it starts.
+//! Parameter settings for the mounts of this host only, in files of this host: `lctl set_param -C` writes
+//! them and a mount applies them when it starts.
 //!
-//! `mount.client.params` is for every file system, `mount.FSNAME.params` for one, and counts more. Each line is
-//! `NAME=VALUE`; empty lines and those with `#` in front are for people.
+//! `mount.client.params` is for every file system, `mount.FSNAME.params` for one, and takes precedence. Each
+//! line is `NAME=VALUE`; empty lines and lines that start with `#` are ignored.
 
 use crate::instance::if_there;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A name or pattern, and a value.
+/// Name or pattern, and value.
 pub type Setting = (String, String);
 
-/// Directory of the files: `/etc/nacre` for root, else `nacre` in the user's directory of settings; `None` without one.
+/// Returns the directory of the files: `/etc/nacre` for root, else `nacre` in the user's configuration
+/// directory; `None` without one.
 fn dir() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some(PathBuf::from("/etc/nacre"));
@@ -22,13 +23,13 @@ fn dir() -> Option<PathBuf> {
     base.map(|base| base.join("nacre"))
 }
 
-/// The file of one file system, or of all; `None` if this user has no place for it.
+/// Returns the file of one file system, or of all; `None` if this user has no directory for it.
 pub fn path(fsname: Option<&str>) -> Option<PathBuf> {
     let name = format!("mount.{}.params", fsname.unwrap_or("client"));
     dir().map(|dir| dir.join(name))
 }
 
-/// The setting in a line, if there is one. What comes before the first `=` is the name.
+/// Parses the setting of a line, if it has one: the name ends at the first `=`.
 pub fn setting_in(line: &str) -> Option<Setting> {
     let line = line.trim();
     if line.starts_with('#') {
@@ -39,7 +40,7 @@ pub fn setting_in(line: &str) -> Option<Setting> {
     (!name.is_empty() && !value.is_empty()).then(|| (name.to_owned(), value.to_owned()))
 }
 
-/// The settings of a file, in its order; a file that is not there has none.
+/// Reads the settings of a file, in its order; a missing file has none.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -48,7 +49,7 @@ pub fn read(path: &Path) -> io::Result<Vec<Setting>> {
     Ok(text.lines().filter_map(setting_in).collect())
 }
 
-/// What a mount of this file system has to apply, in this order. Files that cannot be read are logged.
+/// Returns the settings that a mount of this file system applies, in this order. Unreadable files are logged.
 pub fn of_mount(fsname: &str) -> Vec<Setting> {
     let mut all = Vec::new();
     for path in [path(None), path(Some(fsname))].into_iter().flatten() {
@@ -60,7 +61,8 @@ pub fn of_mount(fsname: &str) -> Vec<Setting> {
     all
 }
 
-/// The text of a file with a setting replaced in its place, appended, or without value taken out. The rest stays as it was.
+/// Returns the text of a file with a setting replaced in its place, appended, or (without value) removed.
+/// Other lines stay unchanged.
 fn edited(text: &str, name: &str, value: Option<&str>) -> String {
     let is_it = |line: &&str| setting_in(line).is_some_and(|(known, _)| known == name);
     let mut out = String::new();
@@ -76,12 +78,12 @@ fn edited(text: &str, name: &str, value: Option<&str>) -> String {
     out + &pending.unwrap_or_default()
 }
 
-/// Puts a setting into a file, or takes it out; makes the file and its directory, and removes a file that would be empty.
-/// The file is replaced whole, so that a mount that starts reads the old or the new one; a crash of the host may lose the
-/// change.
+/// Stores a setting in a file, or removes it; creates the file and its directory, and removes a file that
+/// would be empty. The file is replaced atomically, so that a starting mount reads the old or the new one; it
+/// is not synced, so a crash of the host may lose the change.
 ///
 /// # Errors
-/// What the system says; the file is as it was.
+/// Those of the system; the file is unchanged.
 pub fn change(path: &Path, name: &str, value: Option<&str>) -> io::Result<()> {
     let old = if_there(fs::read_to_string(path))?.unwrap_or_default();
     let new = edited(&old, name, value);

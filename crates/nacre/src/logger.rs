@@ -1,4 +1,4 @@
-//! The log: plain lines with time and level, to a file of bounded size or to standard error.
+//! Log: plain lines with time and level, to a file of bounded size or to standard error.
 
 pub mod limit;
 
@@ -15,20 +15,20 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A log file that has grown to this is renamed to `NAME.1`.
+/// Size in bytes at which a log file is rotated: renamed to `NAME.1`.
 const LOG_BYTES_MAX: u64 = 8 << 20;
-/// Those before it, `NAME.1` the newest.
+/// Rotated files to keep, `NAME.1` the newest.
 const OLD_MAX: u32 = 4;
 
-/// Where this process logs, if to a file.
+/// Path of this process's log, if it is a file.
 static PATH: OnceLock<PathBuf> = OnceLock::new();
 
-/// The log of this process, if it is a file.
+/// Returns the path of this process's log, if it is a file.
 pub fn path() -> Option<PathBuf> {
     PATH.get().cloned()
 }
 
-/// Where lines go.
+/// Destination of log lines.
 enum Sink {
     Stderr,
     File { path: PathBuf, file: File, written: u64 },
@@ -46,7 +46,7 @@ struct State {
 impl State {
     fn write(&mut self, level: Level, target: &str, message: &str) {
         let line = line(nacre_env::clock::wall(), level, target, message);
-        // There is nowhere to report that a log line could not be written.
+        // A failure to write a log line cannot be reported.
         let _ = match &mut self.sink {
             Sink::Stderr => io::stderr().write_all(line.as_bytes()),
             Sink::File { path, file, written } => append(path, file, written, &line),
@@ -60,12 +60,12 @@ impl State {
     }
 }
 
-/// Logs to standard error from here on.
+/// Logs to standard error from now on.
 pub fn to_stderr(level: LevelFilter) {
     install(Sink::Stderr, level);
 }
 
-/// Logs to `path` from here on. Panics go there too if standard error was redirected to the same file.
+/// Logs to `path` from now on. Panics go there too if standard error was redirected to the same file.
 ///
 /// # Errors
 /// If the file cannot be opened.
@@ -79,7 +79,7 @@ pub fn to_file(path: &Path, level: LevelFilter) -> io::Result<()> {
 /// Opens a log file for appending.
 ///
 /// # Errors
-/// If it cannot be opened or made.
+/// If it cannot be opened or created.
 pub fn open(path: &Path) -> io::Result<(File, u64)> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     let written = file.metadata()?.len();
@@ -90,13 +90,13 @@ pub fn open(path: &Path) -> io::Result<(File, u64)> {
 const LEVELS: [LevelFilter; LOG_WORDS.len()] =
     [LevelFilter::Error, LevelFilter::Warn, LevelFilter::Info, LevelFilter::Debug, LevelFilter::Trace];
 
-/// What is logged: the name of a level.
+/// Returns the name of the level in force.
 pub fn level() -> String {
     log::max_level().as_str().to_lowercase()
 }
 
-/// The level that words stand for: that of the one that says most. Signs in front, as Lustre's masks have them, add to the level of now
-/// or take away from it.
+/// Returns the level that words stand for: the most verbose of them. Signs in front, as in Lustre's masks,
+/// add to the current level or remove from it.
 pub fn parse_level(text: &str, now: LevelFilter) -> Option<LevelFilter> {
     let level_of = |word: &str| {
         let word = word.to_lowercase();
@@ -117,7 +117,7 @@ pub fn parse_level(text: &str, now: LevelFilter) -> Option<LevelFilter> {
     level
 }
 
-/// Changes what is logged from now on; false if the words mean nothing.
+/// Changes the log level; returns false for unknown words.
 pub fn set_level(text: &str) -> bool {
     let Some(level) = parse_level(text, log::max_level()) else { return false };
     log::set_max_level(level);
@@ -125,7 +125,7 @@ pub fn set_level(text: &str) -> bool {
 }
 
 fn install(sink: Sink, level: LevelFilter) {
-    // A second call in one process (tests) keeps the first logger, which is as good.
+    // A second call in one process (tests) keeps the first logger, which is equivalent.
     if log::set_boxed_logger(Box::new(Logger { state: Mutex::new(State { sink, limit: Limit::default() }) }))
         .is_ok()
     {
@@ -156,13 +156,13 @@ impl Log for Logger {
         }
     }
 
-    /// Says what was left out, where it is time for that.
+    /// Logs the number of suppressed lines, if it is time for that.
     fn flush(&self) {
         self.state.lock().write_left_out(Instant::now());
     }
 }
 
-/// Appends a line. A file that is full is put aside first.
+/// Appends a line, and rotates a full file first.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -170,13 +170,13 @@ pub fn append(path: &Path, file: &mut File, written: &mut u64, line: &str) -> io
     if *written + line.len() as u64 > LOG_BYTES_MAX {
         let old = |number: u32| PathBuf::from(format!("{}.{number}", path.display()));
         for number in (1..OLD_MAX).rev() {
-            // Those that are not there yet.
+            // Files that do not exist yet.
             let _ = std::fs::rename(old(number), old(number + 1));
         }
         std::fs::rename(path, old(1))?;
         reopen(path, file, written)?;
     } else if rustix::fs::fstat(&*file).is_ok_and(|found| found.st_nlink == 0) {
-        // The file was removed. Where its directory is gone, too, the process makes that again.
+        // The file was removed. If its directory is missing too, the process creates it again.
         let _ = reopen(path, file, written);
     }
     file.write_all(line.as_bytes())?;
@@ -188,7 +188,7 @@ fn reopen(path: &Path, file: &mut File, written: &mut u64) -> io::Result<()> {
     let takes_stderr = is_same(&*file, rustix::stdio::stderr());
     (*file, *written) = open(path)?;
     if takes_stderr {
-        // Panics and what libraries say belong to the new one; it is worth no more than trying.
+        // Panics and output of libraries go to the new file; best effort.
         let _ = rustix::stdio::dup2_stderr(&*file);
     }
     Ok(())
@@ -204,7 +204,7 @@ fn is_same(one: impl AsFd, other: impl AsFd) -> bool {
 fn line(now: SystemTime, level: Level, target: &str, message: &str) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let target = target.split("::").next().unwrap_or(target);
-    // One event is one line, whatever a peer put into its text.
+    // One event is one line, whatever text a peer sent.
     let message = message.replace(['\n', '\r'], " ");
     format!(
         "{}.{:03}Z {level:<5} {target}: {message}\n",

@@ -1,4 +1,4 @@
-//! `nacre`: the file system and its tools in one program. What it does depends on the name that it was called by:
+//! `nacre`: the file system and its tools in one program. The name that it is called by selects the tool:
 //! `nacre`, `lfs`, `lctl` or `mount.nacre`; `nacre lfs ...` and `nacre lctl ...` work too.
 //!
 //! | module | what |
@@ -6,11 +6,11 @@
 //! | `cli` | the `nacre` command, one module per sub-command |
 //! | `node` | a process: targets, server, mount, put together |
 //! | `instance` | the directory of a file system |
-//! | `process`, `control`, `registry`, `ports` | background processes and how they are found and asked |
-//! | `sandbox` | what processes of servers are confined to |
+//! | `process`, `control`, `registry`, `ports` | background processes, and how commands find and query them |
+//! | `sandbox` | confinement of server processes |
 //! | `lfs`, `lctl`, `mount_helper` | Lustre's commands and what mount(8) calls |
 
-// First, because the others print.
+// First: the other modules use its macros.
 #[macro_use]
 mod output;
 mod audit;

@@ -1,5 +1,5 @@
-//! `mount.nacre`: what mount(8) calls for `mount -t nacre` and lines in /etc/fstab. As `mount.fuse.nacre`, the type in
-//! the kernel's table, it is called for `mount -o remount`.
+//! `mount.nacre`: the helper that mount(8) calls for `mount -t nacre` and lines in /etc/fstab. As
+//! `mount.fuse.nacre`, the type in the kernel's table, it is called for `mount -o remount`.
 //!
 //! Exit codes are those of mount(8): 0 success, 1 wrong call, 2 system error, 32 mount failure.
 
@@ -85,7 +85,7 @@ fn parse(args: &[OsString]) -> Result<Call, String> {
         let text = word.to_string_lossy();
         match text.as_ref() {
             "--help" => call.help = true,
-            // mount(8) passes the type with its sub-type on.
+            // mount(8) passes the type with its sub-type.
             "-t" => drop(words.next()),
             letters if letters.len() > 1 && letters.starts_with('-') => {
                 for (index, letter) in letters.char_indices().skip(1) {

@@ -1,4 +1,4 @@
-//! The kernel's mount table: which NacreFS file systems are mounted, and where.
+//! Mounted NacreFS file systems, from the kernel's mount table.
 
 use nacre_env::sync::mpsc;
 use rustix::io::Errno;
@@ -10,57 +10,58 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-/// File system type of our mounts.
+/// File system type of NacreFS mounts.
 pub const FS_TYPE: &str = "fuse.nacre";
 
-/// How long the servers of a mount are waited for to follow symbolic links in it.
+/// Timeout for the servers of a mount while symbolic links in it are resolved.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Symbolic links on a path, as the kernel follows at most.
+/// Most symbolic links in one path, the kernel's own limit.
 const LINKS_MAX: usize = 40;
 
-/// One mount of ours.
+/// A NacreFS mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
     /// `NID[:NID..]:/FSNAME[/DIRECTORY]`.
     pub source: String,
-    /// Where it is mounted.
+    /// Directory of the mount.
     pub mount_point: PathBuf,
 }
 
 impl MountEntry {
-    /// The file system's name: what follows the first `:/` of the source.
+    /// Returns the file system's name: the part after the first `:/` of the source.
     pub fn fsname(&self) -> &str {
         let below = self.source.split_once(":/").map_or("", |(_, below)| below);
         below.split('/').next().unwrap_or_default()
     }
 }
 
-/// True if `path` is a mount whose daemon has died. If it is just dying, its end is waited for.
+/// Returns true if `path` is a mount whose daemon has died. If the daemon is exiting, waits for its end.
 pub fn is_dead_mount_point(path: &Path) -> bool {
-    // Not stat(2): the kernel answers that from its cache even when nobody serves the mount any more.
+    // Not stat(2): the kernel answers that from its cache even after the daemon has ended.
     rustix::fs::statfs(path).err().is_some_and(says_dead)
 }
 
-/// Is this what the kernel says of a mount whose daemon is dead? One that dies while it is asked breaks the connection
-/// off, and while its queues of io_uring are taken apart requests are cancelled; both have errors of their own.
+/// Returns true for an errno that the kernel returns for a mount whose daemon is dead. A daemon that dies
+/// during the request breaks the connection, and the teardown of its io_uring queues cancels requests; both
+/// have errnos of their own.
 pub fn says_dead(errno: Errno) -> bool {
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)
 }
 
-/// All NacreFS mounts that this process can see, in the order in which they were mounted.
+/// Returns all NacreFS mounts that this process sees, in the order in which they were mounted.
 ///
 /// # Errors
-/// If `/proc` is not there.
+/// If `/proc` is not available.
 pub fn nacre_mounts() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&fs::read("/proc/self/mountinfo")?))
 }
 
-/// The NacreFS mount that a path lies in, all symbolic links followed; `None` if it is in none, or on something that is mounted
-/// below. Of a mount nothing is asked to find the mount itself. What lies deeper is looked for in it; while that is waited for in vain,
-/// the path counts as it is written.
+/// Returns the NacreFS mount that contains a path, all symbolic links resolved; `None` if there is none, or
+/// another file system is mounted further down the path. The mount itself is found without a request to it.
+/// Links below its root are resolved through it, with a timeout, after which the path counts as written.
 ///
 /// # Errors
-/// Those of looking at what is not there or may not be looked at; of reading the mount table.
+/// Those of a path that does not exist or may not be read; those of the mount table.
 pub fn find_mount(path: &Path) -> io::Result<Option<MountEntry>> {
     let table = parse_all(&fs::read("/proc/self/mountinfo")?);
     if path.as_os_str().is_empty() {
@@ -75,7 +76,7 @@ pub fn find_mount(path: &Path) -> io::Result<Option<MountEntry>> {
         return Ok(Some(mount));
     }
     let (sender, found) = mpsc::channel();
-    // It ends with this process, as it may never get an answer.
+    // The thread may never get an answer; it ends with the process.
     nacre_env::thread::Builder::new().spawn(move || sender.send(written.canonicalize()))?;
     let real = match found.recv_timeout(PATIENCE) {
         Ok(real) => real?,
@@ -84,7 +85,8 @@ pub fn find_mount(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(innermost(&table, &real).and_then(|mount| mount.entry.clone()))
 }
 
-/// Whether a path (absolute) is `mount_point`, a mount of ours, when symbolic links are followed; the mount is not asked.
+/// Returns true if a path (absolute) resolves to `mount_point`, a NacreFS mount; without a request to the
+/// mount.
 pub fn is_same_place(path: &Path, mount_point: &Path) -> bool {
     let plain = |table: &[AnyMount]| without_links(path, |path| is_ours(table, path)).ok();
     let table = fs::read("/proc/self/mountinfo").map(|table| parse_all(&table)).unwrap_or_default();
@@ -95,13 +97,13 @@ fn is_ours(table: &[AnyMount], path: &Path) -> bool {
     innermost(table, path).is_some_and(|mount| mount.entry.is_some())
 }
 
-/// What is mounted where a path (absolute, no symbolic links) lies.
+/// Returns the mount that contains a path (absolute, no symbolic links).
 fn innermost<'a>(table: &'a [AnyMount], path: &Path) -> Option<&'a AnyMount> {
     let around = table.iter().filter(|mount| path.starts_with(&mount.mount_point));
     around.max_by_key(|mount| mount.mount_point.as_os_str().len())
 }
 
-/// A path (absolute) with symbolic links replaced by where they lead, but for what lies in places that are not to be asked.
+/// Resolves the symbolic links of a path (absolute), except below directories that must not be accessed.
 fn without_links(path: &Path, is_left: impl Fn(&Path) -> bool) -> io::Result<PathBuf> {
     let parts = |path: &Path| -> Vec<OsString> {
         let wanted = |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
@@ -130,7 +132,7 @@ fn without_links(path: &Path, is_left: impl Fn(&Path) -> bool) -> io::Result<Pat
                 }
                 parts(&target).into_iter().rev().for_each(|part| rest.push_front(part));
             }
-            // It is no link.
+            // Not a symbolic link.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => plain = next,
             Err(error) => return Err(error),
         }
@@ -138,7 +140,7 @@ fn without_links(path: &Path, is_left: impl Fn(&Path) -> bool) -> io::Result<Pat
     Ok(plain)
 }
 
-/// The NacreFS mount that `path` (absolute, no symbolic links) lies in.
+/// Returns the NacreFS mount that contains `path` (absolute, no symbolic links).
 pub fn mount_of(path: &Path) -> io::Result<Option<MountEntry>> {
     let mounts = nacre_mounts()?;
     Ok(mounts
@@ -147,12 +149,13 @@ pub fn mount_of(path: &Path) -> io::Result<Option<MountEntry>> {
         .max_by_key(|mount| mount.mount_point.as_os_str().len()))
 }
 
-/// The NacreFS mount exactly on `path`: the last one, if several are stacked.
+/// Returns the NacreFS mount exactly on `path`: the last one, if several are stacked.
 pub fn mounted_on(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(nacre_mounts()?.into_iter().rfind(|mount| mount.mount_point == path))
 }
 
-/// Whether a process sees a mount of this device, major and minor number; `None` if that cannot be read.
+/// Returns whether a process sees a mount of this device, major and minor number; `None` if that cannot be
+/// read.
 pub fn has_device(pid: u32, major: u32, minor: u32) -> Option<bool> {
     let table = fs::read(format!("/proc/{pid}/mountinfo")).ok()?;
     let wanted = format!("{major}:{minor}");
@@ -160,22 +163,22 @@ pub fn has_device(pid: u32, major: u32, minor: u32) -> Option<bool> {
     Some(devices.any(|device| device == wanted.as_bytes()))
 }
 
-/// True if anything at all is mounted exactly on `path`.
+/// Returns true if any file system is mounted exactly on `path`.
 pub fn is_mount_point(path: &Path) -> io::Result<bool> {
     let table = fs::read("/proc/self/mountinfo")?;
     let mut points = table.split(|&b| b == b'\n').filter_map(|line| line.split(|&b| b == b' ').nth(4));
     Ok(points.any(|point| Path::new(&unescape(point)) == path))
 }
 
-/// A mount of any kind.
+/// A mount of any file system.
 #[derive(Debug)]
 struct AnyMount {
     mount_point: PathBuf,
-    /// If it is ours.
+    /// The entry, if it is a NacreFS mount.
     entry: Option<MountEntry>,
 }
 
-/// All lines, in order.
+/// Parses all lines, in order.
 fn parse_all(table: &[u8]) -> Vec<AnyMount> {
     let line = |line: &[u8]| {
         let mount_point = line.split(|&b| b == b' ').nth(4)?;
@@ -184,7 +187,7 @@ fn parse_all(table: &[u8]) -> Vec<AnyMount> {
     table.split(|&b| b == b'\n').filter_map(line).collect()
 }
 
-/// Lines of `mountinfo`: fields, a lone dash, then type, source and options. Source: proc_pid_mountinfo(5).
+/// Parses lines of `mountinfo`: fields, a lone dash, then type, source and options.
 fn parse(table: &[u8]) -> Vec<MountEntry> {
     table.split(|&b| b == b'\n').filter_map(parse_line).collect()
 }
@@ -203,7 +206,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     })
 }
 
-/// Blanks, tabs, newlines and backslashes stand as three octal digits.
+/// Decodes blanks, tabs, newlines and backslashes, which are written as three octal digits.
 pub(crate) fn unescape(field: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;

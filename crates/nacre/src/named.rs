@@ -1,4 +1,4 @@
-//! The file system that a user names by its directory or by where it is mounted.
+//! Resolves a file system that a user names by its directory or by its mount point.
 
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, absolute};
@@ -7,15 +7,15 @@ use crate::start::Start;
 use crate::{mounts, node, registry};
 use std::path::Path;
 
-/// What a path names.
+/// File system that a path names.
 pub enum Named {
     /// A file system in a directory of this host.
     Directory(Instance),
-    /// A mount of one that is served elsewhere: the directory of its process.
+    /// A mount of a file system on other hosts: run directory of its process.
     Mount(RunDir),
 }
 
-/// Finds what a path names: a directory of a file system, or a mount point of one, mounted or not.
+/// Resolves a path: a directory of a file system, or a mount point of one, mounted or not.
 ///
 /// # Errors
 /// If it is neither.
@@ -48,10 +48,10 @@ pub fn find(path: &Path) -> Result<Named> {
     }
 }
 
-/// As [`find`], for what needs the directory.
+/// Like [`find`], for commands that need the directory.
 ///
 /// # Errors
-/// If it is none, or that of a mount of what is served elsewhere.
+/// If the path names none, or a mount of a file system on other hosts.
 pub fn directory(path: &Path) -> Result<Instance> {
     match find(path)? {
         Named::Directory(instance) => Ok(instance),
@@ -62,7 +62,7 @@ pub fn directory(path: &Path) -> Result<Instance> {
     }
 }
 
-/// The directory that a process runs in; `None` for a mount of what is served elsewhere.
+/// Returns the instance that a process runs in; `None` for a mount of a file system on other hosts.
 pub fn instance_of(run: &RunDir) -> Option<Instance> {
     Instance::open(run.path.parent()?).ok().flatten()
 }

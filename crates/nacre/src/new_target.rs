@@ -1,4 +1,4 @@
-//! Makes a target that is added to a file system as it is wished for.
+//! Creation of a target that is added to a file system, with the requested options.
 
 use crate::failure::Result;
 use crate::instance::Instance;
@@ -6,7 +6,7 @@ use crate::target_wishes::TargetWishes;
 use crate::{node, ost_class};
 use nacre_types::{TargetId, TargetKind};
 
-/// Fills the directory of a new target, and gives it its cache.
+/// Fills the directory of a new target, and attaches its cache.
 ///
 /// # Errors
 /// If a device is refused: then nothing on it was overwritten. The caller removes the directory.
@@ -18,10 +18,11 @@ pub fn make(instance: &Instance, target: TargetId, wishes: &TargetWishes) -> Res
     keep_class(instance, target, wishes)
 }
 
-/// Checks that a target that an earlier attempt has made is what is wished for, and gives it what can still be given.
+/// Checks that a target from an interrupted attempt has the requested options, and adds those that can still
+/// be added.
 ///
 /// # Errors
-/// If it keeps its objects in something else, or gets no cache.
+/// If it has another back end, or the cache cannot be attached.
 pub fn go_on(instance: &Instance, target: TargetId, wishes: &TargetWishes) -> Result<()> {
     wishes.backends()?.check(instance, target)?;
     if target.kind != TargetKind::Ost {

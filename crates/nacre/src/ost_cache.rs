@@ -1,6 +1,6 @@
 //! Caches of small writes of OSTs: a log on a flash device in front of the objects (`docs/formats/nxd.md`).
 //!
-//! A target knows its cache by the mark in its directory, so that it is used whenever the target is.
+//! A mark in the directory of a target names its cache, so that the target never runs without it.
 
 use crate::device_words::DeviceWords;
 use crate::failure::{Failure, Result};
@@ -18,26 +18,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Smallest cache that is made.
+/// Smallest cache that is created, in bytes.
 const SIZE_MIN: u64 = 1 << 20;
 
-/// How long to wait for a device that a killed process had: the kernel takes its rings down after its end.
+/// Timeout for a device that a killed process had open: the kernel tears its rings down after its end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Opens the device of a cache for this process alone.
+/// Opens the device of a cache exclusively.
 ///
 /// # Errors
-/// Those of the system; `EBUSY` if a target has it.
+/// Those of the system; `EBUSY` if a target uses it.
 pub fn open_device(path: &Path, create_bytes: Option<u64>) -> io::Result<DirectDevice> {
     let options = DirectDeviceOptions { create_bytes, patience: PATIENCE, ..DirectDeviceOptions::default() };
     DirectDevice::open(path, &options)
 }
 
-/// A cache that a target is to have, written `PATH[,size=BYTES][,force]`.
+/// Specification of a target's cache, written `PATH[,size=BYTES][,force]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OstCache {
     path: PathBuf,
-    /// With `force` also what another cache of the target held is given up.
+    /// With `force`, data in the target's previous cache is discarded too.
     words: DeviceWords,
 }
 
@@ -66,10 +66,11 @@ impl OstCache {
         format!("use {} as a cache", self.path.display())
     }
 
-    /// Gives it to a target in `dir`, whose objects are `store`. Says what was given up for that, if anything was.
+    /// Attaches the cache to a target in `dir`, whose objects are `store`. Returns a description of discarded
+    /// data, if any.
     ///
     /// # Errors
-    /// If it cannot be opened, holds somebody's data, or is another target's.
+    /// If the device cannot be opened, holds foreign data, or is another target's.
     pub fn attach(&self, dir: &Path, store: Box<dyn ObjectStore>) -> Result<Option<String>> {
         let store: Arc<dyn ObjectStore> = Arc::from(store);
         let missed = self.relieve(dir, &store).map_err(Failure::because(self.use_it()))?;
@@ -80,8 +81,8 @@ impl OstCache {
         Ok(missed)
     }
 
-    /// Writes back what the target's cache so far holds, if this is to take its place. If that is needed and cannot be used,
-    /// says why.
+    /// Drains the target's present cache if this one replaces it. If it holds data and cannot be used,
+    /// returns the reason.
     fn relieve(
         &self,
         dir: &Path,
@@ -94,7 +95,7 @@ impl OstCache {
         }
         let Err(needed) = check_without(dir) else { return Ok(None) };
         let opened = match open_device(&path, None) {
-            // Without force: so it is the one that belongs to the target, or an error.
+            // Without force: a cache of another target is an error.
             Ok(device) => Nxd::open(dir, store.clone(), Arc::new(device), &NxdOptions::default()),
             Err(source) => Err(ObjectError::Path { action: "open the cache", path, source }),
         };
@@ -102,28 +103,28 @@ impl OstCache {
         Ok(relieved.err().map(|error| format!("{needed} ({error})")))
     }
 
-    /// Whether the target in `dir` has it already, as far as its path tells.
+    /// Returns whether the target in `dir` has this cache already, judged by its path.
     pub fn is_of(&self, dir: &Path) -> bool {
         cache_of(dir).is_ok_and(|path| path.as_ref() == Some(&self.path))
     }
 }
 
 impl fmt::Display for OstCache {
-    /// As it is written.
+    /// Writes the command-line form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.path.display(), self.words)
     }
 }
 
-/// The caches that OSTs are to have, by index.
+/// Requested caches of OSTs, by index.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OstCaches(Vec<Option<OstCache>>);
 
 impl OstCaches {
-    /// Reads what was given: nothing, or one for each OST in their order.
+    /// Parses the given caches: none, or one for each OST in their order.
     ///
     /// # Errors
-    /// If it cannot be understood, there are more than OSTs, or a device is given to several.
+    /// If one cannot be parsed, there are more than OSTs, or a device is given to several.
     pub fn parse(given: &[String], osts: u16) -> Result<OstCaches> {
         let caches = given.iter().map(|text| OstCache::parse(text)).collect::<Result<Vec<_>>>()?;
         if caches.len() > usize::from(osts) {
@@ -137,20 +138,20 @@ impl OstCaches {
         Ok(OstCaches(caches))
     }
 
-    /// Those of OSTs from `index` on, in the same order.
+    /// Returns the caches for OSTs from `index` on, in the same order.
     pub fn moved_to(self, index: u16) -> OstCaches {
         OstCaches((0..index).map(|_| None).chain(self.0).collect())
     }
 
-    /// The cache of an OST.
+    /// Returns the cache of an OST.
     pub fn of(&self, index: u16) -> Option<&OstCache> {
         self.0.get(usize::from(index))?.as_ref()
     }
 
-    /// Checks that OSTs that are still to be made can have them.
+    /// Checks the devices before the OSTs are created.
     ///
     /// # Errors
-    /// If a device cannot be opened, or holds somebody's data and that is not forced.
+    /// If a device cannot be opened, or holds foreign data and is not forced.
     pub fn check_new(&self) -> Result<()> {
         for cache in self.0.iter().flatten() {
             let device = cache.open()?;
@@ -161,16 +162,18 @@ impl OstCaches {
         Ok(())
     }
 
-    /// The indexes that get one.
+    /// Returns the indexes of OSTs that get a cache.
     pub fn indexes(&self) -> impl Iterator<Item = u16> + '_ {
         (0..).zip(&self.0).filter(|(_, cache)| cache.is_some()).map(|(index, _)| index)
     }
 }
 
-/// The objects of the target in `dir`, with its cache in front if it has one. Service times can be simulated below the cache.
+/// Opens the objects of the target in `dir`, with its cache in front if it has one. Service times can be
+/// simulated below the cache.
 ///
 /// # Errors
-/// [`ObjectError::Cache`] if the cache is away and holds what the objects lack, or is another target's.
+/// [`ObjectError::Cache`] if the cache is missing and holds data that the objects lack, or is another
+/// target's.
 pub fn with_cache(
     dir: &Path,
     store: Box<dyn ObjectStore>,
@@ -191,10 +194,10 @@ pub fn with_cache(
     }
 }
 
-/// As [`with_cache`], for looking at both.
+/// Like [`with_cache`], read-only on both devices.
 ///
 /// # Errors
-/// As there.
+/// As [`with_cache`].
 pub fn look_with_cache(
     dir: &Path,
     store: Box<dyn ObjectStore>,
@@ -210,7 +213,8 @@ pub fn look_with_cache(
     }
 }
 
-/// What the log of the cache of the target in `dir` holds; `None` if it has no cache, or that is away or another one.
+/// Surveys the log of the cache of the target in `dir`; `None` if it has no cache, or its device is missing
+/// or another target's.
 ///
 /// # Errors
 /// If it cannot be read.

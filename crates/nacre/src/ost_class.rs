@@ -1,5 +1,5 @@
-//! The class of an OST: flash or disk. Given with `nacre up --flash`, `--disk` and then kept in the target's directory, else
-//! found out from the device that it has for itself, or the one below its directory.
+//! Class of an OST: flash or disk. Given with `nacre up --flash`, `--disk` and then stored in the target's
+//! directory, else detected from the OST's own device, or the one below its directory.
 
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, write_private};
@@ -13,14 +13,14 @@ use std::path::Path;
 const FLASH: &str = "flash";
 const DISK: &str = "disk";
 
-/// The classes that OSTs are to have.
+/// Requested classes of OSTs: index, and true for flash.
 pub struct OstClasses(Vec<(u16, bool)>);
 
 impl OstClasses {
-    /// Reads lists of OSTs: those of `flash` are on flash, those of `disk` are not.
+    /// Parses lists of OSTs: those of `flash` are on flash, those of `disk` are not.
     ///
     /// # Errors
-    /// If a list is none, or names an OST that is not among `targets` or in both lists.
+    /// If a list cannot be parsed, or names an OST that is not among `targets` or in both lists.
     pub fn parse(targets: &[TargetId], flash: Option<&str>, disk: Option<&str>) -> Result<OstClasses> {
         let read = |option: &str, list: Option<&str>| -> Result<Vec<u16>> {
             let Some(list) = list else { return Ok(Vec::new()) };
@@ -48,7 +48,7 @@ impl OstClasses {
         Ok(OstClasses(all.collect()))
     }
 
-    /// Keeps them.
+    /// Stores the classes.
     ///
     /// # Errors
     /// If one cannot be written.
@@ -59,16 +59,16 @@ impl OstClasses {
     }
 }
 
-/// Keeps the class of the OST in a directory.
+/// Stores the class of the OST in a directory.
 ///
 /// # Errors
-/// If it cannot be kept.
+/// If it cannot be written.
 pub fn keep_for(dir: &Path, is_flash: bool) -> Result<()> {
     let class = if is_flash { FLASH } else { DISK };
     write_private(&dir.join(CLASS), format!("{class}\n").as_bytes())
 }
 
-/// Whether the OST in a directory is on flash; what cannot be found out counts as disk.
+/// Returns whether the OST in a directory is on flash; an unknown class counts as disk.
 pub fn is_flash(dir: &Path) -> bool {
     match std::fs::read_to_string(dir.join(CLASS)) {
         Ok(text) if text.trim() == FLASH => true,
@@ -80,20 +80,20 @@ pub fn is_flash(dir: &Path) -> bool {
     }
 }
 
-/// What the kernel says of a device, or of the one below a file or directory; memory counts as flash. `None` if it has none that
-/// is known.
+/// Returns the kernel's class of a device, or of the one below a file or directory; memory counts as flash.
+/// `None` if no device is known.
 fn is_on_flash(path: &Path) -> Option<bool> {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     let found = std::fs::metadata(path).ok()?;
     let is_device = found.file_type().is_block_device();
-    // A device's own node lies in memory, too.
+    // Device nodes are in memory (devtmpfs), too.
     if !is_device && rustix::fs::statfs(path).ok()?.f_type as u64 == TMPFS_MAGIC {
         return Some(true);
     }
     let device = if is_device { found.rdev() } else { found.dev() };
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let block = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
-    // A partition has no queue of its own, its disk is the directory above.
+    // A partition has no queue of its own; its disk is the parent directory.
     let rotational = ["queue/rotational", "../queue/rotational"]
         .iter()
         .find_map(|queue| std::fs::read_to_string(block.join(queue)).ok())?;
@@ -126,17 +126,17 @@ mod tests {
         let device = memory.path().join("device");
         std::fs::write(&device, "data").expect("written");
         assert_eq!(is_on_flash(&device), Some(true));
-        // The path of a device, as a store keeps it.
+        // Path of a device, as a store records it.
         std::fs::write(disk.path().join("device"), device.as_os_str().as_encoded_bytes()).expect("written");
         assert!(is_flash(disk.path()), "a file in memory, from a directory that may be on a disk");
         let other = disk.path().join("data");
         std::fs::write(&other, "data").expect("written");
         std::fs::write(memory.path().join("device"), other.as_os_str().as_encoded_bytes()).expect("written");
         assert_eq!(is_flash(memory.path()), is_on_flash(&other).unwrap_or(true), "the other way round");
-        // What was said counts more.
+        // A given class takes precedence.
         keep_for(disk.path(), false).expect("kept");
         assert!(!is_flash(disk.path()));
-        // One that is away says nothing.
+        // A missing device has no class.
         std::fs::write(memory.path().join("device"), "/nowhere").expect("written");
         assert!(is_flash(memory.path()), "that of the directory");
     }

@@ -1,4 +1,4 @@
-//! OSTs as users write them for pools: an index, a name, or a list of either in brackets. Source: reference 2.8.
+//! OSTs as users write them for pools: an index, a name, or a list of either in brackets.
 //!
 //! ```text
 //! [FSNAME-]OST0001[_UUID]      one, in hexadecimal
@@ -8,10 +8,10 @@
 
 use nacre_types::limits::TARGET_INDEX_MAX;
 
-/// The indexes that a word stands for, in its order, each once.
+/// Parses the indexes of a word, in its order, each once.
 ///
 /// # Errors
-/// A short phrase that says what is wrong.
+/// A short phrase with the reason.
 pub fn parse(word: &str, fsname: &str) -> Result<Vec<u16>, String> {
     let bare = word.strip_suffix("_UUID").unwrap_or(word);
     let (radix, list) = match bare.strip_prefix("OST") {
@@ -33,7 +33,7 @@ pub fn parse(word: &str, fsname: &str) -> Result<Vec<u16>, String> {
     indexes(list, radix).ok_or_else(|| format!("'{word}' is no OST: FSNAME-OST0001, OST[0-3], 1 or [0-3,5]"))
 }
 
-/// The numbers of a list such as `0-6/2,9`, each once; `None` if it is none or has one over the limit.
+/// Parses the numbers of a list such as `0-6/2,9`, each once; `None` if it is malformed or exceeds the limit.
 pub fn indexes(list: &str, radix: u32) -> Option<Vec<u16>> {
     let mut found: Vec<u16> = Vec::new();
     for index in listed(list, radix)? {
@@ -44,7 +44,7 @@ pub fn indexes(list: &str, radix: u32) -> Option<Vec<u16>> {
     Some(found)
 }
 
-/// As [`indexes`], with those that are there several times.
+/// Like [`indexes`], with duplicates.
 pub fn listed(list: &str, radix: u32) -> Option<Vec<u16>> {
     let mut found: Vec<u16> = Vec::new();
     for part in list.split(',') {

@@ -1,5 +1,5 @@
-//! What commands print. The reader may go away, as `head` does: then the rest is for nobody, and the command ends as one
-//! that a closed pipe stops.
+//! Output of commands. If the reader closes the pipe, as `head` does, the command ends with the exit code of
+//! SIGPIPE.
 
 use crate::failure::{Failure, Result};
 use rustix::process::Signal;
@@ -7,10 +7,10 @@ use serde::Serialize;
 use std::fmt::Arguments;
 use std::io::{IsTerminal, Write};
 
-/// Exit code of a command that SIGPIPE stops, as shells show it.
+/// Exit code of a command that SIGPIPE ends, as shells show it.
 const STOPPED_BY_PIPE: i32 = 128 + Signal::PIPE.as_raw();
 
-/// Prints text; the macros below do.
+/// Prints text; the macros below use it.
 pub fn print(text: Arguments<'_>) {
     if let Err(error) = std::io::stdout().write_fmt(text) {
         match error.kind() {
@@ -23,7 +23,7 @@ pub fn print(text: Arguments<'_>) {
     }
 }
 
-/// Text that is to be noticed: red on a terminal.
+/// Returns text as a warning: red on a terminal.
 pub fn warning(text: &str) -> String {
     let is_plain = !std::io::stdout().is_terminal() || std::env::var_os("NO_COLOR").is_some();
     if is_plain { text.to_owned() } else { format!("\x1b[31m{text}\x1b[0m") }
@@ -36,12 +36,12 @@ pub fn print_json(value: &(impl Serialize + ?Sized)) -> Result<()> {
     Ok(())
 }
 
-/// As that of the standard library, without its panic.
+/// Like that of the standard library, without its panic.
 macro_rules! print {
     ($($text:tt)*) => { $crate::output::print(format_args!($($text)*)) };
 }
 
-/// As that of the standard library, without its panic.
+/// Like that of the standard library, without its panic.
 macro_rules! println {
     () => { $crate::output::print(format_args!("\n")) };
     ($($text:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($text)*))) };

@@ -1,8 +1,8 @@
-//! Finding programs.
+//! Search for programs.
 
 use std::path::PathBuf;
 
-/// The program `name` in `$PATH` or the usual places for administrators' programs.
+/// Finds the program `name` in `$PATH` or the usual directories of administrators' programs.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/bin"].map(PathBuf::from);

@@ -1,5 +1,5 @@
-//! The TCP ports of servers on this host: chosen once, kept in `run/ports`, so that a restarted server is found where it
-//! was.
+//! TCP ports of servers on this host: chosen once and kept in `run/ports`, so that clients find a restarted
+//! server.
 
 use crate::failure::{Failure, Result};
 use crate::instance::{if_there, write_durably};
@@ -12,9 +12,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "ports";
-/// Below this are the ports of well-known services.
+/// Lower bound of the ports to choose from: the ports of well-known services are below it.
 const LASTING_FIRST: u16 = 10_000;
-/// Ports that are tried before a failure on another address is an error.
+/// Ports that are tried until a conflict on another address becomes an error.
 const PASSING_TRIES: usize = 100;
 
 /// Ports by process name.
@@ -27,10 +27,10 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Reads the ports of a run directory; none if nothing was chosen yet. They have to be free on all of `hosts`.
+    /// Reads the ports of a run directory; none if none were chosen. A port has to be free on all of `hosts`.
     ///
     /// # Errors
-    /// If the file is there but cannot be read.
+    /// If the file exists but cannot be read.
     pub fn load(run_dir: &Path, hosts: Vec<IpAddr>) -> Result<Ports> {
         let path = run_dir.join(FILE);
         let text = if_there(std::fs::read_to_string(&path))
@@ -38,10 +38,10 @@ impl Ports {
         Ok(Ports { dir: run_dir.to_path_buf(), hosts, ports: parse(&text.unwrap_or_default()) })
     }
 
-    /// Chooses a port for a process that does not run: `wanted`, else the one that it had, else a free one.
+    /// Chooses a port for a process that does not run: `wanted`, else its previous one, else a free one.
     ///
     /// # Errors
-    /// If the port is in use by somebody else.
+    /// If another process uses the port.
     pub fn choose(&mut self, name: &str, wanted: Option<u16>) -> Result<()> {
         let port = match wanted.or_else(|| self.ports.get(name).copied()) {
             Some(port) => {
@@ -58,8 +58,8 @@ impl Ports {
         Ok(())
     }
 
-    /// A port that nobody listens on and that was not promised to another process: one that the system gives to nobody by
-    /// itself, so that it is still free when a server is started again.
+    /// Returns a free port that is not assigned to another process: one outside the system's ephemeral range,
+    /// so that it is still free when a server restarts.
     fn free_port(&self) -> Result<u16> {
         let table = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
         let mut lasting = lasting_ports(&table, RandomState::new().build_hasher().finish());
@@ -71,11 +71,11 @@ impl Ports {
         self.ports.values().any(|&taken| taken == port)
     }
 
-    /// Any port that is free now.
+    /// Returns any port that is free at present.
     fn passing_port(&self) -> Result<u16> {
         let fail = || Failure::because("find a free port");
         let first = self.hosts.first().copied().unwrap_or(IpAddr::from([127, 0, 0, 1]));
-        // Held until the choice is made, so that the system does not offer the same one twice.
+        // Held until the choice, so that the system does not offer the same port twice.
         let mut held = Vec::new();
         loop {
             let (socket, port) = bind(first, 0).map_err(fail())?;
@@ -90,22 +90,22 @@ impl Ports {
         }
     }
 
-    /// Whether a port of all hosts is free.
+    /// Checks that a port is free on all hosts.
     fn take(&self, port: u16) -> std::io::Result<()> {
         self.hosts.iter().try_for_each(|host| bind(*host, port).map(drop))
     }
 
-    /// The port of a process.
+    /// Returns the port of a process.
     pub fn port(&self, name: &str) -> Option<u16> {
         self.ports.get(name).copied()
     }
 
-    /// Nothing was chosen yet.
+    /// Returns true if no port was chosen.
     pub fn is_empty(&self) -> bool {
         self.ports.is_empty()
     }
 
-    /// Writes the choice down.
+    /// Stores the choice.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -115,10 +115,10 @@ impl Ports {
     }
 }
 
-/// Takes a port of an address of this host, any with 0, as long as the socket lives.
+/// Binds a port of an address of this host, any with 0, for the life of the socket.
 ///
-/// It does not listen: then a copy that a process has which another thread is just starting keeps nobody from the port
-/// after it was given up.
+/// It does not listen: a copy of the descriptor that a concurrent fork has inherited then does not block the
+/// port after the release.
 fn bind(host: IpAddr, port: u16) -> std::io::Result<(OwnedFd, u16)> {
     let family = if host.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -128,20 +128,20 @@ fn bind(host: IpAddr, port: u16) -> std::io::Result<(OwnedFd, u16)> {
     Ok((socket, bound.port()))
 }
 
-/// Ports outside of the range in `table` (`ip_local_port_range`), from which connections get theirs. They begin at a place that
-/// `random` says: another process that chooses at the same time begins elsewhere.
+/// Returns ports outside of the ephemeral range in `table` (`ip_local_port_range`). `random` determines the
+/// first one, so that processes that choose at the same time start at different ports.
 fn lasting_ports(table: &str, random: u64) -> impl Iterator<Item = u16> {
-    // Linux's own range, if it does not say.
+    // Linux's default range, if the file cannot be parsed.
     let first: u16 = table.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(32_768);
     let count = u64::from(first).saturating_sub(u64::from(LASTING_FIRST));
-    // Where few are left they are not worth the search.
+    // A small remainder is not worth the search.
     let tries = if count < 100 { 0 } else { 100 };
     (0..tries).filter_map(move |step| {
         u16::try_from(u64::from(LASTING_FIRST) + (random % count + step) % count).ok()
     })
 }
 
-/// Lines of name and port; others are left out, then a port is chosen anew.
+/// Parses lines of name and port; malformed lines are skipped, and their ports chosen again.
 fn parse(text: &str) -> BTreeMap<String, u16> {
     text.lines()
         .filter_map(|line| line.split_once(' '))

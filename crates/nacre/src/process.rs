@@ -1,7 +1,8 @@
 //! Background processes: which run, starting one and waiting until it is ready, stopping one.
 //!
-//! A process holds a lock on `NAME.pid` in its run directory for its whole life; the kernel lets go of it however the
-//! process ends. So "is it running" has one true answer, and the number in the file cannot be that of a stranger.
+//! A process holds a lock on `NAME.pid` in its run directory for its whole life; the kernel releases it
+//! however the process ends. So the lock alone decides whether a process runs, and the pid in the file cannot
+//! be that of an unrelated process.
 
 use crate::control;
 use crate::failure::{Failure, Result};
@@ -21,43 +22,44 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often a wait for the end of a process looks again.
+/// Poll interval of a wait for the end of a process.
 const STOP_POLL: Duration = Duration::from_millis(20);
 
-/// How often a wait for a process to take requests looks for its socket.
+/// Poll interval of a wait for a process's socket.
 const SOCKET_POLL: Duration = Duration::from_millis(50);
-/// How long a process that another command has begun may take until it takes requests.
+/// Timeout for a process to accept requests after another command has started it.
 pub const BEGUN_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a process that dies may hold on to its lock, and how often that is looked at.
+/// Longest time that a dying process may hold its lock, and the poll interval.
 const DYING_LIMIT: Duration = Duration::from_secs(5);
 const DYING_POLL: Duration = Duration::from_millis(5);
 
-/// True for a process that is ending but still there. Source: proc_pid_stat(5); unlike its command line, this can be read of a
-/// process that hangs.
+/// Returns true for a process that is exiting and not yet reaped, from `/proc/PID/stat`: unlike its command
+/// line, this is readable for a process that hangs.
 fn is_dying(pid: i32) -> bool {
     /// `PF_EXITING` of the kernel.
     const EXITING: u64 = 4;
     let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The name in parentheses may contain anything. Behind it come the state and, six fields on, the flags.
+    // The name in parentheses may contain any character. The state follows it and, six fields later, the
+    // flags.
     let mut fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
     let state = fields.next();
     let flags: u64 = fields.nth(5).and_then(|flags| flags.parse().ok()).unwrap_or(0);
     state == Some("Z") || flags & EXITING != 0
 }
 
-/// State of a process as the kernel shows it. Source: proc_pid_stat(5).
+/// Returns the state of a process as `/proc/PID/stat` shows it.
 fn state_of(pid: i32) -> Option<char> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// True for a process that a signal has stopped, until it is continued.
+/// Returns true for a process that a signal has stopped, until it is continued.
 pub fn is_stopped(pid: i32) -> bool {
     matches!(state_of(pid), Some('T' | 't'))
 }
 
-/// Why a process that runs may not answer, as far as the kernel tells, and what to do: half a sentence.
+/// Returns the likely reason why a running process does not answer, and a remedy: half a sentence.
 pub fn why_silent(pid: i32) -> String {
     match state_of(pid) {
         Some('T' | 't') => format!("it is stopped by a signal: continue it with 'kill -CONT {pid}'"),
@@ -73,11 +75,11 @@ pub fn why_silent(pid: i32) -> String {
 pub struct RunDir {
     /// The directory, mode 0700.
     pub path: PathBuf,
-    /// The log of its one process, if that is elsewhere.
+    /// Path of the log of its only process, if it is in another directory.
     log: Option<PathBuf>,
 }
 
-/// The lock that says "this process runs"; let go when dropped.
+/// Lock that marks a process as running; released on drop.
 #[derive(Debug)]
 pub struct RunLock {
     file: File,
@@ -85,7 +87,8 @@ pub struct RunLock {
 
 impl Drop for RunLock {
     fn drop(&mut self) {
-        // Closing would do, but for copies of the descriptor in processes that are just being started.
+        // An explicit unlock: a close alone would not release it while a concurrent fork has a copy of the
+        // descriptor.
         let unlock = libc::flock { l_type: libc::F_UNLCK as libc::c_short, ..whole_file() };
         // SAFETY: the descriptor is open and `unlock` lives across the call.
         unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &unlock) };
@@ -98,12 +101,12 @@ impl RunDir {
         RunDir { path, log: None }
     }
 
-    /// The same for one process that has its log elsewhere.
+    /// Sets the log of its only process to another path.
     pub fn with_log(self, log: PathBuf) -> RunDir {
         RunDir { log: Some(log), ..self }
     }
 
-    /// Control socket of process `name`.
+    /// Returns the path of process `name`'s control socket.
     pub fn socket(&self, name: &str) -> PathBuf {
         match name {
             NODE => self.path.join("control.sock"),
@@ -111,7 +114,7 @@ impl RunDir {
         }
     }
 
-    /// Log of process `name`.
+    /// Returns the path of process `name`'s log.
     pub fn log(&self, name: &str) -> PathBuf {
         self.log.clone().unwrap_or_else(|| self.path.join(format!("{name}.log")))
     }
@@ -145,7 +148,8 @@ impl RunDir {
         Ok(RunLock { file })
     }
 
-    /// Whether `lock` is still what others look at: directories of the running system are cleaned now and then.
+    /// Returns whether `lock` is still on the file that other processes see: runtime directories are cleaned
+    /// now and then.
     pub fn is_held(&self, name: &str, lock: &RunLock) -> bool {
         use std::os::unix::fs::MetadataExt;
         let found = fs::symlink_metadata(self.pid_file(name)).map(|found| (found.dev(), found.ino()));
@@ -153,8 +157,8 @@ impl RunDir {
         matches!((found, held), (Ok(found), Ok(held)) if found == held)
     }
 
-    /// Process id of `name` if it runs. One that is on its way out after a kill is waited for, so that nobody takes it for
-    /// alive.
+    /// Returns the process id of `name` if it runs. Waits for a process that is exiting after a kill, so that
+    /// it does not count as alive.
     pub fn pid(&self, name: &str) -> Option<i32> {
         let mut file = File::open(self.pid_file(name)).ok()?;
         let deadline = Instant::now() + DYING_LIMIT;
@@ -173,7 +177,7 @@ impl RunDir {
         }
     }
 
-    /// Names of all processes that run here.
+    /// Returns the names of all processes that run here.
     pub fn running(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(&self.path) else {
             return Vec::new();
@@ -187,7 +191,7 @@ impl RunDir {
         names
     }
 
-    /// Waits until `name` has ended; false if it has not after `limit`.
+    /// Waits until `name` has ended; returns false if it has not after `limit`.
     pub fn wait_stopped(&self, name: &str, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while self.pid(name).is_some() {
@@ -199,40 +203,40 @@ impl RunDir {
         true
     }
 
-    /// Whether `name` runs. A process that another command has just begun, or that is ending, is waited for: until it takes requests, has ended, or
-    /// `limit` is over.
+    /// Returns whether `name` runs. Waits for a process that is starting or exiting: until it accepts
+    /// requests, has ended, or `limit` is over.
     pub fn runs(&self, name: &str, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while let Some(process) = self.watch(name) {
             if control::is_listening(&self.socket(name)) || Instant::now() >= deadline {
                 return true;
             }
-            // Its end ends the wait; its socket has to be looked for.
+            // The wait ends with the process; its socket is polled.
             process.wait_ended(SOCKET_POLL);
         }
         self.pid(name).is_some()
     }
 
-    /// Takes hold of process `name` to see its end; `None` if it does not run.
+    /// Opens process `name` to watch for its end; `None` if it does not run.
     pub fn watch(&self, name: &str) -> Option<Watched> {
         let pid = self.pid(name).and_then(rustix::process::Pid::from_raw)?;
         rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok().map(Watched)
     }
 
-    /// Asks `name` to stop by signal, for when its control socket does not answer.
+    /// Asks `name` to stop by SIGTERM, for an unresponsive control socket.
     pub fn terminate(&self, name: &str) {
         if let Some(pid) = self.pid(name).and_then(rustix::process::Pid::from_raw) {
-            // It may just have ended, which is what is wanted.
+            // It may have ended meanwhile, which is the purpose.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
     }
 }
 
-/// A process of which the kernel tells when it has ended: with all its threads, and all its files closed.
+/// A pidfd: the kernel reports the end of the process, with all its threads and all its files closed.
 pub struct Watched(OwnedFd);
 
 impl Watched {
-    /// Waits for its end; false if it has not come after `limit`.
+    /// Waits for its end; returns false if it still runs after `limit`.
     pub fn wait_ended(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         loop {
@@ -247,28 +251,28 @@ impl Watched {
     }
 }
 
-/// Name of the process that runs everything.
+/// Name of the process with all parts.
 pub const NODE: &str = "node";
-/// Name of the process that has the mount when servers have processes of their own.
+/// Name of the process with the mount when servers have processes of their own.
 pub const MOUNT: &str = "mount";
 
-/// Has `ps`, `top` and `pgrep` show this process by its role: the file that it was started from is `exe`, or the program's, which says
-/// nothing of it.
+/// Sets the name that `ps`, `top` and `pgrep` show to the role of the process: the name of its executable
+/// says nothing about it.
 pub fn show_as(role: &str) {
     let name: String = format!("nacre-{role}").chars().filter(|&char| char != '\0').collect();
     if let Ok(name) = std::ffi::CString::new(name) {
-        // The kernel cuts it at 15 bytes; nothing depends on it.
+        // The kernel truncates it to 15 bytes; nothing depends on it.
         let _ = rustix::thread::set_name(&name);
     }
 }
 
-/// Starts this program again in the background with `args` and waits until it says that it is ready.
+/// Starts this program in the background with `args` and waits until it reports that it is ready.
 ///
 /// # Errors
-/// What the new process reports, with its exit code.
+/// The failure that the new process reports, with its exit code.
 pub fn start<S: AsRef<OsStr>>(args: &[S], log: &Path, progress: &mut Progress) -> Result<Child> {
     let (log_file, _) = logger::open(log).map_err(Failure::because(format!("open {}", log.display())))?;
-    // The program's file may have been replaced; what runs here is what is started.
+    // `/proc/self/exe`: the file of the program may have been replaced.
     let mut child = Command::new("/proc/self/exe")
         .arg0("nacre")
         .args(args)
@@ -286,7 +290,7 @@ pub fn start<S: AsRef<OsStr>>(args: &[S], log: &Path, progress: &mut Progress) -
             ("slow", text) => progress.tell(text),
             ("error", rest) => {
                 let (exit, message) = rest.split_once(' ').unwrap_or(("1", rest));
-                // Collected so that no dead child stays behind; its exit code says the same.
+                // Reaped so that no zombie remains; its exit code is the same.
                 let _ = child.wait();
                 return Err(Failure { exit: exit.parse().unwrap_or(1), message: message.to_owned() });
             }
@@ -300,16 +304,16 @@ pub fn start<S: AsRef<OsStr>>(args: &[S], log: &Path, progress: &mut Progress) -
     )))
 }
 
-/// The other end of [`start`]: how a background process tells who started it.
+/// Counterpart of [`start`]: a background process reports to the command that started it.
 pub struct Herald {
     background: bool,
 }
 
 impl Herald {
-    /// In a background process, lets go of the terminal that it was started from.
+    /// In a background process, detaches from the terminal that it was started from.
     ///
     /// # Errors
-    /// If the current directory cannot be left.
+    /// If the working directory cannot be changed.
     pub fn new(background: bool) -> Result<Herald> {
         if background {
             leave_terminal();
@@ -318,23 +322,24 @@ impl Herald {
         Ok(Herald { background })
     }
 
-    /// For a process that cannot even begin.
+    /// Returns a herald for a process that fails before it starts.
     pub fn only_to_fail(background: bool) -> Herald {
         Herald { background }
     }
 
-    /// Tells how far the start has come.
+    /// Reports the progress of the start.
     pub fn progress(&self, text: &str) {
         self.say(&format!("progress {text}"));
     }
 
-    /// Tells, and notes in the log, what the start has to wait for.
+    /// Reports, and logs, the reason for a delay of the start.
     pub fn slow(&self, text: &str) {
         log::info!("{text}");
         self.say(&format!("slow {text}"));
     }
 
-    /// Tells that everything runs, and lets the waiting command go. False if none waits any more: the start was called off.
+    /// Reports that everything runs, and releases the waiting command. Returns false if no command waits any
+    /// more: the start was cancelled.
     #[must_use]
     pub fn ready(&self) -> bool {
         let heard = self.say("ready");
@@ -347,7 +352,7 @@ impl Herald {
         heard
     }
 
-    /// Tells why it will not run.
+    /// Reports the failure of the start.
     pub fn failed(&self, failure: &Failure) {
         if self.background {
             self.say(&format!("error {} {}", failure.exit, failure.message.replace('\n', " ")));
@@ -356,18 +361,18 @@ impl Herald {
         }
     }
 
-    /// False if nobody listens.
+    /// Writes a line; returns false if no process reads it.
     fn say(&self, line: &str) -> bool {
         !self.background || writeln!(io::stdout(), "{line}").is_ok()
     }
 }
 
-/// Leaves the group that Ctrl-C and a hang-up reach, and the controlling terminal, but not the session: the scheduler
-/// groups processes by session (autogroup), and on idle CPUs moves a caller to another CPU and back for each request if
-/// the one who answers is of another group. Measured on two virtual CPUs: 31,000 uncached stats a second with a session of
-/// our own, 110,000 without.
+/// Leaves the process group that Ctrl-C and a hang-up reach, and the controlling terminal, but not the
+/// session: the scheduler groups processes by session (autogroup), and on idle CPUs moves a caller to another
+/// CPU and back for each request if the process that answers is in another group. Measured on two virtual
+/// CPUs: 31,000 uncached stats a second with a session of its own, 110,000 without.
 fn leave_terminal() {
-    // Fails only for the leader of a session, who has no group to leave.
+    // Fails only for the leader of a session, which has no group to leave.
     let _ = rustix::process::setpgid(None, None);
     if let Ok(terminal) = File::open("/dev/tty") {
         // SAFETY: the request takes no argument.
@@ -375,21 +380,21 @@ fn leave_terminal() {
     }
 }
 
-/// Signals that end a process: at once while it starts, cleanly from then on.
+/// Signals that end a process: immediately during the start, cleanly afterwards.
 pub struct StopSignals {
     is_ready: Arc<AtomicBool>,
     received: Receiver<()>,
 }
 
 impl StopSignals {
-    /// Takes SIGTERM, SIGINT and SIGHUP away from this thread and all that it starts from now on; a thread of its own
-    /// waits for them. To be called before any thread is started.
+    /// Blocks SIGTERM, SIGINT and SIGHUP for this thread and all that it starts from then on; a dedicated
+    /// thread waits for them. To be called before any thread is started.
     ///
     /// # Errors
     /// If the thread cannot be started.
     pub fn take() -> Result<StopSignals> {
-        // SAFETY: a zeroed set is valid storage that sigemptyset initialises; the signals are valid; pthread_sigmask
-        // only reads the set.
+        // SAFETY: a zeroed set is valid storage that sigemptyset initialises; the signals are valid;
+        // pthread_sigmask only reads the set.
         let set = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut set);
@@ -410,7 +415,7 @@ impl StopSignals {
                     // SAFETY: the set was initialised above; `signal` is valid for writing.
                     while unsafe { libc::sigwait(&set, &mut signal) } != 0 {}
                     if !ready.load(Ordering::SeqCst) {
-                        // Nothing has been promised to anybody yet, and all stores survive a crash.
+                        // No promise has been made to any peer yet, and all stores survive a crash.
                         std::process::exit(128 + signal);
                     }
                     if sender.send(()).is_err() {
@@ -422,25 +427,25 @@ impl StopSignals {
         Ok(StopSignals { is_ready, received })
     }
 
-    /// From now on a signal asks for a clean stop.
+    /// Makes a signal request a clean stop from then on.
     pub fn set_ready(&self) {
         self.is_ready.store(true, Ordering::SeqCst);
     }
 
     /// Waits for a signal.
     pub fn wait(&self) {
-        // The other end lives as long as the process.
+        // The sender lives as long as the process.
         let _ = self.received.recv();
     }
 }
 
-/// Lets [`StopSignals::wait`] of this process return.
+/// Makes [`StopSignals::wait`] of this process return.
 pub fn request_stop() {
-    // Sending a signal to oneself cannot fail.
+    // Sending a signal to the own process cannot fail.
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
 }
 
-/// A lock on the whole of a file, for `F_OFD_SETLK` and `F_OFD_GETLK`.
+/// Returns a lock on the whole of a file, for `F_OFD_SETLK` and `F_OFD_GETLK`.
 fn whole_file() -> libc::flock {
     // SAFETY: all fields are numbers, for which zero is a value; zero length means up to the end.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -449,15 +454,15 @@ fn whole_file() -> libc::flock {
     lock
 }
 
-/// Locks a file until it is closed; false if somebody else has it.
+/// Locks a file until it is closed; returns false if another descriptor holds the lock.
 fn take_lock(file: &File) -> bool {
     let lock = whole_file();
     // SAFETY: the descriptor is open and `lock` lives across the call.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) == 0 }
 }
 
-/// Whether somebody else has a file locked. Only asks: a look that took the lock, however shortly, would keep a process that is
-/// just starting from taking it.
+/// Returns whether another descriptor holds a lock on a file. A query only: taking the lock, however briefly,
+/// could keep a starting process from taking it.
 fn is_locked(file: &File) -> bool {
     let mut lock = whole_file();
     // SAFETY: the descriptor is open and `lock` is valid for writes across the call.

@@ -1,4 +1,4 @@
-//! Progress of long work: one line that is written over on a terminal, nothing on a pipe.
+//! Progress of long work: one line that is overwritten on a terminal, nothing on a pipe.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -10,7 +10,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Shows nothing unless standard error is a terminal and `quiet` is false.
+    /// Returns a line that is shown only if standard error is a terminal and `quiet` is false.
     pub fn new(quiet: bool) -> Progress {
         Progress { terminal: !quiet && io::stderr().is_terminal(), quiet, shown: false }
     }
@@ -23,7 +23,7 @@ impl Progress {
         }
     }
 
-    /// Tells what takes long, on a pipe too.
+    /// Reports the reason for a delay, on a pipe too.
     pub fn tell(&mut self, text: &str) {
         if self.terminal {
             self.show(text);
@@ -34,7 +34,7 @@ impl Progress {
 }
 
 impl Progress {
-    /// Takes the line away.
+    /// Clears the line.
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
             let _ = write!(io::stderr(), "\r\x1b[K");

@@ -1,7 +1,9 @@
-//! Parameters that every user of this host may read, as those that Lustre has in sysfs: each of root's processes has a socket that
-//! answers questions for them and nothing else, within limits of connections, bytes and time.
+//! Parameters that every user of this host may read, like those that Lustre has in sysfs: each of root's
+//! processes has a socket that answers requests for them and nothing else, within limits of connections,
+//! bytes and time.
 //!
-//! Counters by client, by job or by operation, and whatever tells of somebody's files, are for the owner alone.
+//! Counters by client, by job or by operation, and parameters that reveal users' files, are for the owner
+//! alone.
 
 use crate::control::{Answer, Audience, ControlSocket, Handler, Request, is_dead};
 use crate::failure::Result;
@@ -14,14 +16,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where the sockets are.
+/// Directory of the sockets.
 const DIR: &str = "/run/nacre-public";
 
 /// Parameters that a process has once.
 const OF_PROCESSES: &[&str] =
     &["health_check", "jobid_name", "jobid_var", "memused", "memused_max", "timeout", "version"];
 
-/// Others, by the last part of their names.
+/// Further public parameters, by the last part of their names.
 const LEAVES: &[&str] = &[
     "active",
     "activeobd",
@@ -78,16 +80,16 @@ const LEAVES: &[&str] = &[
     "writethrough_cache_enable",
 ];
 
-/// Whether everybody may read it.
+/// Returns true if every user may read the parameter.
 fn is_public(name: &str) -> bool {
     match name.rsplit_once('.') {
         None => OF_PROCESSES.contains(&name),
-        // Those of clients have their addresses in the name.
+        // Parameters of exports contain the addresses of clients.
         Some((above, leaf)) => LEAVES.contains(&leaf) && !above.contains(".exports."),
     }
 }
 
-/// Answers what is for everybody.
+/// Answers requests for public parameters only.
 struct Readers(Arc<dyn Handler>);
 
 impl Handler for Readers {
@@ -113,7 +115,7 @@ fn socket_of(run: &RunDir, name: &str) -> PathBuf {
     Path::new(DIR).join(format!("{:016x}.sock", hasher.finish()))
 }
 
-/// Sockets that are there; none in a directory that others than root can change.
+/// Returns the existing sockets; none if users other than root can write to the directory.
 fn entries() -> Vec<PathBuf> {
     let is_roots = fs::symlink_metadata(DIR)
         .is_ok_and(|found| found.is_dir() && found.uid() == 0 && found.mode() & 0o022 == 0);
@@ -122,10 +124,10 @@ fn entries() -> Vec<PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|extension| extension == "sock")).collect()
 }
 
-/// Where the sockets of root's processes are, made if it is missing; `None` for other users.
+/// Returns the directory of the sockets of root's processes, created if missing; `None` for other users.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn make_base() -> Result<Option<PathBuf>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -134,22 +136,23 @@ pub fn make_base() -> Result<Option<PathBuf>> {
     Ok(Some(PathBuf::from(DIR)))
 }
 
-/// Serves a process's parameters to everybody if it is root's. Takes away what processes that were killed have left.
+/// Serves a process's public parameters to every user if the process is root's. Removes sockets that killed
+/// processes have left.
 ///
 /// # Errors
-/// If the socket cannot be made.
+/// If the socket cannot be created.
 pub fn serve(run: &RunDir, name: &str, handler: Arc<dyn Handler>) -> Result<Option<ControlSocket>> {
     if make_base()?.is_none() {
         return Ok(None);
     }
     for left in entries().into_iter().filter(|path| is_dead(path)) {
-        // Another process may have done so.
+        // Another process may have removed it.
         let _ = fs::remove_file(left);
     }
     ControlSocket::serve_for(&socket_of(run, name), Audience::Everybody, Arc::new(Readers(handler))).map(Some)
 }
 
-/// Sockets of root's processes, for commands of other users.
+/// Returns the sockets of root's processes, for commands of other users.
 pub fn sockets() -> Vec<PathBuf> {
     if rustix::process::geteuid().is_root() { Vec::new() } else { entries() }
 }

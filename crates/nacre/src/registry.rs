@@ -1,8 +1,8 @@
-//! Which run directories are in use on this host, so that `nacre status`, `nacre umount` and `lctl` find processes without
-//! being told a directory.
+//! Run directories in use on this host, so that `nacre status`, `nacre umount` and `lctl` find processes
+//! without a directory argument.
 //!
-//! One small file for each run directory, in a directory of this user; entries of processes that are gone are removed by
-//! whoever sees them.
+//! One small file for each run directory, in a directory of this user; every command that reads the registry
+//! removes entries of processes that have ended.
 
 use crate::failure::{Failure, Result};
 use crate::instance::{SUPERBLOCK, make_dir, random_uuid, write_private};
@@ -13,10 +13,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Directory of this user's entries: `/run/nacre` for root, else `nacre` in the user's directory of the running system, else one in
-/// `/tmp`. `None`: there is none yet.
+/// Returns the directory of this user's entries: `/run/nacre` for root, else `nacre` in the user's runtime
+/// directory, else one in `/tmp`; `None` if there is none yet.
 ///
-/// What others can write to is never used: an entry there could name a socket of theirs.
+/// A directory that others can write to is never used: an entry there could name a socket of theirs.
 fn base() -> Option<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     if uid == 0 {
@@ -28,10 +28,10 @@ fn base() -> Option<PathBuf> {
     }
 }
 
-/// Directory of this user's entries, made if it is missing.
+/// Returns the directory of this user's entries, created if missing.
 ///
 /// # Errors
-/// If it cannot be made, or is open to others.
+/// If it cannot be created, or is open to others.
 pub fn make_base() -> Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     if let Some(base) = base() {
@@ -52,20 +52,22 @@ pub fn make_base() -> Result<PathBuf> {
     }
 }
 
-/// The user's own directory of the running system. A service or `su` may leave the variable unset, or that of another user.
+/// Returns the user's runtime directory. A service or `su` may leave the variable unset, or that of another
+/// user.
 fn user_dir(uid: u32) -> Option<PathBuf> {
     let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
     let usual = PathBuf::from(format!("/run/user/{uid}"));
     given.into_iter().chain([usual]).find(|dir| is_private(dir, uid))
 }
 
-/// A directory, no link to one, that belongs to a user and that nobody else can look into or write to.
+/// Returns true for a directory (no link to one) that belongs to the user and that no other user can read or
+/// write.
 fn is_private(dir: &Path, uid: u32) -> bool {
     fs::symlink_metadata(dir)
         .is_ok_and(|found| found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0)
 }
 
-/// The user's directory in `/tmp`, whatever others have put beside it.
+/// Returns the user's directory in `/tmp`, whatever other users have created there.
 fn in_tmp(tmp: &Path, uid: u32) -> Option<PathBuf> {
     let name = format!("nacre-{uid}");
     let is_ours =
@@ -76,7 +78,7 @@ fn in_tmp(tmp: &Path, uid: u32) -> Option<PathBuf> {
     names.into_iter().map(|name| tmp.join(name)).find(|dir| is_private(dir, uid))
 }
 
-/// Makes it. A name that another user has taken is left to them.
+/// Creates it. A name that another user has taken is skipped.
 fn make_in_tmp(tmp: &Path, uid: u32) -> Result<PathBuf> {
     let random = random_uuid()?.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<String>();
     let names = [format!("nacre-{uid}"), format!("nacre-{uid}-{random}")];
@@ -97,8 +99,8 @@ fn name_of(path: &Path) -> String {
     format!("{:016x}", hasher.finish())
 }
 
-/// Makes the run directory of a process known. The process has its lock already ([`RunDir::lock`]), so that nobody takes the
-/// entry for one that is not used.
+/// Registers the run directory of a process. The process holds its lock already ([`RunDir::lock`]), so that
+/// the entry does not count as unused.
 ///
 /// # Errors
 /// If the entry cannot be written.
@@ -112,26 +114,27 @@ fn add_to(base: &Path, run: &RunDir) -> Result<()> {
     if read(&entry).is_some_and(|known| known.path == run.path) {
         return Ok(());
     }
-    // Whole at any time: others read it without a turn.
+    // Replaced atomically: other processes read it without the lock.
     let new = entry.with_extension("new");
     write_private(&new, run.path.as_os_str().as_bytes())?;
     fs::rename(&new, &entry).map_err(Failure::because(format!("write {}", entry.display())))
 }
 
-/// The run directory that an entry names.
+/// Reads the run directory that an entry names.
 fn read(entry: &Path) -> Option<RunDir> {
     let text = fs::read(entry).ok()?;
     Some(RunDir::new(PathBuf::from(std::ffi::OsString::from_vec(text))))
 }
 
-/// Whether an entry is worth keeping although nothing runs: a file system is there, which may be asked for by its mount point.
+/// Returns true for an entry that is kept although no process runs: its file system exists, and may be named
+/// by its mount point.
 fn is_lasting(run: &RunDir) -> bool {
     run.path.parent().is_some_and(|dir| dir.join(SUPERBLOCK).exists())
 }
 
-/// Removes the entry of a run directory in which nothing runs, unless something has just begun to.
+/// Removes the entry of a run directory in which no process runs, unless one has just started.
 fn remove_unused(base: &Path, entry: &Path) {
-    // What cannot be removed is looked at again next time.
+    // An entry that cannot be removed is tried again next time.
     if let Ok(_turn) = take_turn(base)
         && read(entry).is_some_and(|run| run.running().is_empty() && !is_lasting(&run))
     {
@@ -139,7 +142,7 @@ fn remove_unused(base: &Path, entry: &Path) {
     }
 }
 
-/// Waits until nobody else changes the entries; the turn ends with the value.
+/// Takes the lock for changes of the registry; it is released with the value.
 fn take_turn(base: &Path) -> Result<fs::File> {
     let path = base.join("lock");
     let fail = || Failure::because(format!("lock {}", path.display()));
@@ -149,11 +152,11 @@ fn take_turn(base: &Path) -> Result<fs::File> {
     Ok(file)
 }
 
-/// Run directory of a mount that has no file system directory on this host. Its log is kept where logs are, as this directory goes
-/// with the running system.
+/// Returns the run directory of a mount that has no file system directory on this host. Its log is in a log
+/// directory, as runtime directories do not survive a restart of the host.
 ///
 /// # Errors
-/// If the directory above it cannot be made.
+/// If the directory above it cannot be created.
 pub fn mount_run_dir(mount_point: &Path) -> Result<RunDir> {
     let run = RunDir::new(make_base()?.join(format!("mount-{}", name_of(mount_point))));
     Ok(match log_dir() {
@@ -162,8 +165,8 @@ pub fn mount_run_dir(mount_point: &Path) -> Result<RunDir> {
     })
 }
 
-/// Directory for logs of mounts, made if it is missing: `$NACRE_LOG_DIR`, else `/var/log/nacre` for root, else in the user's directory
-/// of states.
+/// Returns the directory for logs of mounts, created if missing: `$NACRE_LOG_DIR`, else `/var/log/nacre` for
+/// root, else in the user's state directory.
 fn log_dir() -> Option<PathBuf> {
     let given = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
     let in_home = || given("HOME").map(|home| home.join(".local/state"));
@@ -175,7 +178,7 @@ fn log_dir() -> Option<PathBuf> {
     make_dir(&dir, 0o700).is_ok().then_some(dir)
 }
 
-/// Name of the log of a mount: its path with dashes, other signs as their bytes.
+/// Returns the name of the log of a mount: its path with dashes, other characters as their bytes.
 fn log_name(mount_point: &Path) -> String {
     const LENGTH_MAX: usize = 200;
     let mut name = String::new();
@@ -193,12 +196,12 @@ fn log_name(mount_point: &Path) -> String {
     format!("mount-{name}.log")
 }
 
-/// All run directories in which a process runs.
+/// Returns all run directories in which a process runs.
 pub fn running() -> Vec<RunDir> {
     known().into_iter().filter(|run| !run.running().is_empty()).collect()
 }
 
-/// Those, and those of file systems of this host that ran since it was started.
+/// Returns those, and those of file systems of this host that ran since the host was started.
 pub fn known() -> Vec<RunDir> {
     base().map_or_else(Vec::new, |base| known_in(&base))
 }
@@ -261,7 +264,7 @@ mod tests {
         assert_eq!(in_tmp(tmp.path(), uid), None);
         let usual = make_in_tmp(tmp.path(), uid).expect("made");
         assert_eq!((usual.clone(), in_tmp(tmp.path(), uid)), (tmp.path().join(&name), Some(usual.clone())));
-        // Open to others, a link, or a file: none of them is used.
+        // Open to others, a link, or a file: each is refused.
         for squat in ["mode", "link", "file"] {
             let _ = fs::remove_dir(&usual).or_else(|_| fs::remove_file(&usual));
             match squat {

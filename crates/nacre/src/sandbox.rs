@@ -1,13 +1,16 @@
-//! Confines a server that has a process of its own to what it needs: its directory, the devices of its targets, and what the host lets
-//! everybody read. What an attacker can make of a fault in such a process ends there.
+//! Confines a server that has a process of its own to what it needs: its directory, the devices of its
+//! targets, and files that the host lets everybody read. It bounds the damage if an attacker exploits a fault
+//! of the process.
 //!
-//! - `no_new_privs`: nothing that it could start gets rights by set-uid.
-//! - Landlock: files elsewhere cannot be opened, made or removed; signals and abstract sockets reach no other process.
-//! - seccomp: system calls that no server makes fail with EPERM.
+//! - `no_new_privs`: a program that it starts gains no rights by set-uid.
+//! - Landlock: files elsewhere cannot be opened, created or removed; signals and abstract sockets reach no
+//!   other process.
+//! - seccomp: system calls that no server needs fail with EPERM.
 //!
-//! All three hold for the thread that sets them and for those that it starts, so this comes before the first thread. What the kernel lacks is
-//! left out and said in the log. Processes with a mount are not confined: they start fusermount3, which is set-uid, and look at the
-//! processes of their users; those with all targets are told at run time to use further devices.
+//! All three apply to the calling thread and those that it starts, so the sandbox is set up before the first
+//! thread. What the kernel lacks is left out and logged. Processes with a mount are not confined: they start
+//! fusermount3, which is set-uid, and inspect the processes of their users. Processes with all targets are
+//! not confined either: requests add further devices at run time.
 
 use crate::failure::Result;
 use crate::instance::Instance;
@@ -24,13 +27,15 @@ use rustix::io::Errno;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use std::path::{Path, PathBuf};
 
-/// Environment variable that switches it off with the value `off`, for debuggers and tracers of system calls that start other programs.
+/// Environment variable that disables the sandbox with the value `off`, for debuggers and tracers of system
+/// calls that start other programs.
 const SWITCH: &str = "NACRE_SANDBOX";
-/// What of Landlock is asked for. Later versions also rule connections to sockets in the file system, which the libraries of
-/// directory services make wherever these have theirs.
+/// Requested version of Landlock. Later versions also restrict connections to sockets in the file system,
+/// which the libraries of directory services make to paths that vary between hosts.
 const LANDLOCK: ABI = ABI::V7;
 
-/// What is read only: the system's databases of users and names with the libraries that read them, and what the kernel says.
+/// Read-only paths: the system's databases of users and names with the libraries that read them, and the
+/// kernel's information.
 const READ: &[&str] = &[
     "/etc",
     "/lib",
@@ -43,12 +48,12 @@ const READ: &[&str] = &[
     "/usr",
     "/var/lib/sss",
 ];
-/// Devices of the system that are opened while it runs.
+/// Devices of the system that are opened at run time.
 const SYSTEM_DEVICES: &[&str] = &["/dev/null", "/dev/random", "/dev/urandom"];
 
-/// System calls that no server makes.
+/// Denied system calls, which no server needs.
 const DENIED: &[libc::c_long] = &[
-    // Other programs and other processes.
+    // Programs and other processes.
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_ptrace,
@@ -104,22 +109,22 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_ioperm,
 ];
 
-/// The same calls of the x32 ABI, which the filter sees as calls of x86-64 with this bit, and those with numbers of their own:
-/// execve, ptrace, kexec_load, process_vm_readv, process_vm_writev, execveat. Source: syscall_64.tbl of the kernel.
+/// The same calls of the x32 ABI, which the filter sees as calls of x86-64 with this bit, and those with
+/// numbers of their own: execve, ptrace, kexec_load, process_vm_readv, process_vm_writev, execveat.
 #[cfg(target_arch = "x86_64")]
 const X32_BIT: libc::c_long = 0x4000_0000;
 #[cfg(target_arch = "x86_64")]
 const X32_OWN: &[libc::c_long] = &[520, 521, 528, 539, 540, 545];
 
-/// How far a process is confined.
+/// Degree to which a process is confined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confinement {
-    /// What is missing, in words.
+    /// Missing mechanisms, as phrases.
     missing: Vec<String>,
 }
 
 impl Confinement {
-    /// Says it in the log.
+    /// Logs the result.
     pub fn log(&self) {
         if self.missing.is_empty() {
             log::info!(
@@ -131,10 +136,10 @@ impl Confinement {
     }
 }
 
-/// Confines this process if it is one server. `None`: it is something else.
+/// Confines this process if it is a single server; returns `None` for any other process.
 ///
 /// # Errors
-/// If the directories cannot be made in which commands look for processes.
+/// If the directories in which commands look for processes cannot be created.
 pub fn enter(plan: &Plan) -> Result<Option<Confinement>> {
     let Some(instance) = plan.instance.as_ref().filter(|_| plan.name != NODE && plan.mount.is_none()) else {
         return Ok(None);
@@ -146,14 +151,14 @@ pub fn enter(plan: &Plan) -> Result<Option<Confinement>> {
     Ok(Some(confine(&reach)))
 }
 
-/// What a process may use of the tree of files.
+/// Parts of the file system that a process may use.
 #[derive(Debug, Default)]
 struct Reach {
-    /// Directories in which it may do everything.
+    /// Directories with full access.
     own: Vec<PathBuf>,
     /// Devices, and files that serve as such.
     devices: Vec<PathBuf>,
-    /// Directories that are listed, as the user's own is looked for in them.
+    /// Directories with permission to list, in which the user's own directory is searched.
     listed: Vec<PathBuf>,
 }
 
@@ -167,7 +172,7 @@ impl Reach {
             // A link may lead to another disk.
             let (target, objects) = (instance.target_dir(*target), instance.objects_dir(*target));
             reach.devices.extend(device_of(&objects));
-            // What is damaged is named when the target is opened.
+            // A damaged mark is reported when the target is opened.
             reach.devices.extend(cache_of(&target).ok().flatten());
             reach.own.extend([target, objects]);
         }
@@ -198,7 +203,7 @@ fn confine(reach: &Reach) -> Confinement {
 
 fn restrict_files(reach: &Reach) -> std::result::Result<RulesetStatus, landlock::RulesetError> {
     let all = AccessFs::from_all(LANDLOCK);
-    // Nothing is started from here, wherever it lies.
+    // No program is started from its own directories.
     let own = all & !AccessFs::Execute;
     let device: BitFlags<AccessFs> =
         AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
@@ -300,7 +305,7 @@ mod tests {
                 libc::SYS_execve,
             ];
             calls.map(|call| {
-                // SAFETY: with these arguments none of the calls could do anything if it were let through.
+                // SAFETY: with these arguments no call has an effect, even if the filter passed it.
                 let result = unsafe { libc::syscall(call, 0, 0, 0, 0, 0) };
                 (result, io::Error::last_os_error().raw_os_error())
             })
@@ -310,7 +315,7 @@ mod tests {
         assert_eq!(rings, io_uring_is_allowed());
     }
 
-    /// Whether the call gets as far as looking at its arguments, which are wrong.
+    /// Returns the errno of a call with invalid arguments, which shows whether the filter passes it.
     fn io_uring_is_allowed() -> Option<i32> {
         // SAFETY: the null pointer is refused by the kernel.
         let result = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, 0) };

@@ -1,5 +1,5 @@
-//! How the directory of a file system is started: shape, addresses for other hosts, mount point, mount options. Kept in `DIR/start`,
-//! so that `nacre up DIR` does the same again.
+//! Options of the start of a file system's directory: shape, addresses for other hosts, mount point, mount
+//! options. Stored in `DIR/start`, so that `nacre up DIR` repeats them.
 
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, START, absolute, if_there, write_durably};
@@ -10,41 +10,41 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// What a start is made of.
+/// Options of a start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Start {
-    /// One process per server.
+    /// One process for each server.
     pub is_separate: bool,
     /// Addresses for other hosts, in the order in which they are announced.
     pub listen: Vec<Address>,
-    /// Mount point, absolute.
+    /// Mount point, an absolute path.
     pub mount: Option<PathBuf>,
     /// Mount options, separated by commas.
     pub options: String,
-    /// Protection of connections to addresses that do not say another one.
+    /// Protection of connections to addresses without their own.
     pub security: Security,
 }
 
-/// What a command says of a start; the rest stays as it was.
+/// Options that a command gives; the others stay unchanged.
 #[derive(Debug, Default)]
 pub struct Wishes<'a> {
-    /// One process per server, or one for all.
+    /// One process for each server, or one for all.
     pub is_separate: Option<bool>,
-    /// Addresses, or `none`; nothing said if empty.
+    /// Addresses, or `none`; empty for no change.
     pub listen: &'a [String],
     /// Mount point.
     pub mount: Option<&'a Path>,
-    /// Mount options; nothing said if empty.
+    /// Mount options; empty for no change.
     pub options: &'a [String],
     /// Protection of connections.
     pub security: Option<Security>,
 }
 
 impl Wishes<'_> {
-    /// The start that they make of another one.
+    /// Returns the start with these options applied to `before`.
     ///
     /// # Errors
-    /// If an address is none.
+    /// If an address is malformed.
     pub fn applied_to(&self, before: &Start) -> Result<Start> {
         Ok(Start {
             is_separate: self.is_separate.unwrap_or(before.is_separate),
@@ -66,10 +66,10 @@ impl Wishes<'_> {
 }
 
 impl Start {
-    /// How the directory was started last; `None` if it was not yet.
+    /// Reads the options of the last start; `None` before the first one.
     ///
     /// # Errors
-    /// If what is kept cannot be read or is damaged.
+    /// If the file cannot be read or is damaged.
     pub fn load(dir: &Path) -> Result<Option<Start>> {
         let path = dir.join(START);
         let text = if_there(fs::read(&path)).map_err(Failure::because(format!("read {}", path.display())))?;
@@ -94,10 +94,10 @@ impl Start {
         }))
     }
 
-    /// Keeps it, unless it is kept.
+    /// Stores the options, if they differ from the stored ones.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn save(&self, instance: &Instance) -> Result<()> {
         if Start::load(&instance.dir).is_ok_and(|kept| kept.as_ref() == Some(self)) {
             return Ok(());
@@ -115,7 +115,7 @@ impl Start {
         write_durably(&instance.dir, START, encode(&record).as_bytes())
     }
 
-    /// Addresses of one of several servers of this host, which have ports of their own.
+    /// Returns the addresses of one of several servers of this host, which have ports of their own.
     pub fn addresses_at(&self, port: u16) -> Vec<Address> {
         match self.listen.as_slice() {
             [] => vec![self.protected(&Address::loopback(port))],
@@ -123,12 +123,12 @@ impl Start {
         }
     }
 
-    /// Addresses of one process for all, for other hosts.
+    /// Returns the addresses of one process for all, for other hosts.
     pub fn addresses(&self) -> Vec<Address> {
         self.listen.iter().map(|address| self.protected(address)).collect()
     }
 
-    /// With the protection that it has; what is usual is not said.
+    /// Returns the address with the protection of the start; the default is not written.
     fn protected(&self, address: &Address) -> Address {
         match self.security {
             Security::Encrypt => address.clone(),
@@ -136,12 +136,12 @@ impl Start {
         }
     }
 
-    /// Processes other than its own reach it.
+    /// Returns true if processes other than its own can connect.
     pub fn is_reached(&self) -> bool {
         self.is_separate || !self.listen.is_empty()
     }
 
-    /// One of its addresses asks peers for a key.
+    /// Returns true if one of its addresses requires a key of its peers.
     pub fn needs_keys(&self) -> bool {
         let is_open = |address: &Address| address.security() == Security::Open;
         self.is_reached() && !self.addresses_at(1).iter().all(is_open)
@@ -171,7 +171,7 @@ impl Start {
         }
     }
 
-    /// What of it differs from `before`, as texts of now and before.
+    /// Returns the differences from `before`, as texts of the new and the old value.
     pub fn changes(&self, before: &Start) -> Changes {
         let pair = |now: String, before: String| (now != before).then_some((now, before));
         Changes {
@@ -182,19 +182,19 @@ impl Start {
     }
 }
 
-/// Parts of a start that differ: as they are wanted and as they were.
+/// Differing parts of a start: new value, old value.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Changes {
-    /// Shape.
+    /// Shape: one process, or one for each server.
     pub shape: Option<(String, String)>,
-    /// Addresses.
+    /// Addresses to listen on.
     pub listen: Option<(String, String)>,
     /// Mount point and options.
     pub mount: Option<(String, String)>,
 }
 
 impl Changes {
-    /// One line for people; `None` if nothing differs.
+    /// Returns one line for people; `None` if nothing differs.
     pub fn text(&self) -> Option<String> {
         let parts: Vec<String> = [&self.shape, &self.listen, &self.mount]
             .into_iter()

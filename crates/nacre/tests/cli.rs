@@ -1,4 +1,4 @@
-//! The commands as a shell sees them: what they print, and their exit codes. Nothing is mounted here.
+//! The commands as a shell sees them: output and exit codes. Nothing is mounted here.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -32,7 +32,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("paths of these tests are text")
 }
 
-/// Fails with exactly one line that begins with the program's name.
+/// Fails unless there is exactly one line, which starts with the program's name.
 fn assert_one_sentence(output: &Output, exit: i32, part: &str) {
     let message = stderr(output);
     assert_eq!(code(output), exit, "{message}");
@@ -40,7 +40,7 @@ fn assert_one_sentence(output: &Output, exit: i32, part: &str) {
     assert!(message.starts_with("nacre: ") && message.contains(part), "{message}");
 }
 
-/// A formatted file system with two OSTs.
+/// Returns a formatted file system with two OSTs.
 fn formatted() -> (tempfile::TempDir, String) {
     let scratch = tempfile::tempdir().expect("a directory");
     let dir = text(&scratch.path().join("fs")).to_owned();
@@ -60,9 +60,10 @@ fn every_command_explains_itself() {
     assert_eq!(code(&nacre(&["--version"])), 0);
 }
 
-/// A `nacre` that has a shell in the place of nacre-bench, which runs the script `bench` of this directory.
+/// Returns the directory of a `nacre` with a shell in place of nacre-bench, which runs the script `bench` of
+/// that directory.
 fn next_to_a_shell(script: &str) -> tempfile::TempDir {
-    // Where a link to the program can be made.
+    // On the file system of the program, for a hard link to it.
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     fs::hard_link(NACRE, scratch.path().join("nacre")).expect("linked");
     symlink("/bin/sh", scratch.path().join("nacre-bench")).expect("linked");
@@ -122,7 +123,7 @@ fn wrong_calls_exit_with_2() {
 
 #[test]
 fn up_with_a_slip_of_the_pen_makes_nothing() {
-    // What every mount needs is looked for first.
+    // The requirements of every mount are checked first.
     if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
         return;
     }
@@ -218,7 +219,7 @@ fn other_formats_and_damage_are_named() {
     damaged[50] ^= 1;
     let copy = Path::new(&dir).join("superblock.copy");
     let config = Path::new(&dir).join("mgs/config");
-    // The superblock and the configuration are there twice.
+    // The superblock and the configuration have two copies each.
     for (path, copy, bytes) in [
         (&superblock, &copy, damaged.as_slice()),
         (&copy, &superblock, &damaged),
@@ -283,7 +284,7 @@ fn installed_programs_are_stripped_and_have_their_debug_information_next_to_them
     let (build, root) = (scratch.path().join("build"), scratch.path().join("root"));
     fs::create_dir(&build).expect("made");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install");
-    // No Rust in sight, as for root.
+    // No Rust in the path, as for root.
     let install = || {
         let mut command = Command::new(&script);
         let command = command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
@@ -296,7 +297,7 @@ fn installed_programs_are_stripped_and_have_their_debug_information_next_to_them
         stderr(&unbuilt)
     );
     for name in ["nacre", "nacre-bench"] {
-        // Any program does for the one that measures, which is not built here.
+        // Any program can stand in for the one that measures, which is not built here.
         fs::copy(NACRE, build.join(name)).expect("copied");
     }
     fs::write(build.join("libnacre_preload.so"), "").expect("written");
@@ -397,7 +398,7 @@ fn lctl_tells_unknown_commands_and_addresses() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let nid =
         |listener: &std::net::TcpListener| format!("{}@tcp", listener.local_addr().expect("its address"));
-    // It is listened on, and never answered.
+    // The port accepts connections and never answers.
     let silent = nacre(&["lctl", "ping", &nid(&nobody), "1"]);
     assert!(code(&silent) == 5 && stderr(&silent).contains("timed out"), "{}", stderr(&silent));
     let address = nid(&nobody);

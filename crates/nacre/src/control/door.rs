@@ -1,4 +1,4 @@
-//! Admission at a control socket: permitted users, connections at a time, and time and bytes of each.
+//! Admission to a control socket: permitted users, and limits of connections, time and bytes.
 
 use super::{Answer, Handler, Request, TIMEOUT, send};
 use nacre_env::clock::Instant;
@@ -13,14 +13,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connections that wait to be accepted.
+/// Length of the socket's queue of connections.
 const BACKLOG: i32 = 128;
-/// Pause after a connection could not be accepted, as when files run out.
+/// Pause after a failed accept, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait until a refusal is taken; it fits into the buffer of a new connection.
+/// Timeout for the write of a refusal; it fits into the buffer of a new connection.
 const REFUSAL_LIMIT: Duration = Duration::from_millis(100);
 
-/// Longest question in bytes, and longest time for it to arrive.
+/// Longest request in bytes, and longest time for its arrival.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     bytes: u64,
@@ -29,14 +29,14 @@ struct Limits {
 
 const OWNERS: Limits = Limits { bytes: super::LINE_MAX, time: TIMEOUT };
 const EVERYBODYS: Limits = Limits { bytes: 8 << 10, time: Duration::from_secs(2) };
-/// Questions of everybody, and of one user, that are answered at a time.
+/// Parallel requests of all users, and of one user.
 const CROWD_MAX: usize = 32;
 const USER_MAX: usize = 8;
 
 /// Users that a socket serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// The user of this process, and root. One question after the other.
+    /// The user of this process, and root. One request at a time.
     Owner,
     /// All users of this host, within limits of connections, bytes and time.
     Everybody,
@@ -51,11 +51,12 @@ impl Audience {
     }
 }
 
-/// A socket with the mode of its audience from its first moment on. `short` is a name for `path` that the kernel takes.
+/// Binds a socket that has the mode of its audience from its creation on. `short` is a name for `path` that
+/// fits the kernel's limit.
 pub(super) fn listen(path: &Path, short: &Path, audience: Audience) -> io::Result<UnixListener> {
     let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
     let socket = rustix::net::socket_with(kind.0, kind.1, kind.2, None)?;
-    // The file gets the mode of the socket, less the umask.
+    // The new file gets the mode of the socket, less the umask.
     rustix::fs::fchmod(&socket, audience.mode().into())?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(short)?)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(audience.mode()))?;
@@ -83,7 +84,8 @@ pub(super) fn keep(listener: &UnixListener, audience: Audience, handler: &Arc<dy
     }
 }
 
-/// The directory and the mode of the socket keep others out, but either may have been loosened.
+/// Serves a peer after a check of its user: the modes of directory and socket keep others out, but an
+/// administrator may have loosened them.
 fn serve_owner(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
     let peer = sockopt::socket_peercred(stream)?;
     if peer.uid.is_root() || peer.uid == rustix::process::geteuid() {
@@ -117,11 +119,11 @@ fn serve_one_of(crowd: &Crowd, stream: UnixStream, handler: &Arc<dyn Handler>) -
     nacre_env::thread::Builder::new().name("public".into()).spawn(answers).map(drop)
 }
 
-/// How many questions of each user are answered just now.
+/// Number of requests of each user that are being answered.
 #[derive(Clone, Default)]
 struct Crowd(Arc<Mutex<HashMap<u32, usize>>>);
 
-/// One of them; over when dropped.
+/// A request in that count; released on drop.
 struct Place {
     crowd: Crowd,
     uid: u32,
@@ -168,7 +170,7 @@ fn answer(stream: &UnixStream, handler: &dyn Handler, limits: Limits) -> io::Res
     send(Timed { stream, end: Instant::now() + limits.time }, &answer)
 }
 
-/// A connection up to a moment, however slowly bytes come or go.
+/// A connection with a deadline, however slowly bytes arrive or leave.
 struct Timed<'a> {
     stream: &'a UnixStream,
     end: Instant,
@@ -214,12 +216,13 @@ mod tests {
         }
     }
 
-    /// Runs `work` on a thread that is another user's; `None` if this one may not become that.
+    /// Runs `work` on a thread with another user id; `None` if this process may not change it.
     fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> Option<T> {
         nacre_env::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let uid = libc::c_long::from(uid);
-                // SAFETY: the system call, unlike the function of the C library, changes this thread alone; it touches no memory.
+                // SAFETY: the system call, unlike the C library's function, changes this thread alone; it
+                // touches no memory.
                 (unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) } == 0).then(work)
             });
             thread.join().expect("no panic")
@@ -261,7 +264,7 @@ mod tests {
         if let Some(answer) = as_user(20_001, || ask(&path, &Request::Status).expect("an answer")) {
             assert_eq!(answer, Answer::Done);
         }
-        // They are closed when their time is over, also the one that keeps on sending.
+        // They are closed at their deadline, including the connection that keeps sending.
         let start = Instant::now();
         while (&silent[0]).write_all(b"x").is_ok() && start.elapsed() < TIMEOUT {
             nacre_env::thread::sleep(Duration::from_millis(20));

@@ -1,13 +1,13 @@
 //! Targets that a directory got later, or holds without the others of its file system.
 //!
-//! Which targets are here says the file `targets` then, and the superblock says that it does. A target is added in steps, of which
-//! the one that writes that file counts:
+//! The file `targets` then lists the targets of the directory, and the superblock says that this list
+//! applies. A target is added in steps; the one that writes that file is the commit point:
 //!
-//! 1. `adding` names the target: whatever has its name from now on may be removed by who adds again;
+//! 1. `adding` names the target: from then on the next attempt may remove everything with its name;
 //! 2. the target is formatted, with a file `joining` in its directory: no management server knows it;
-//! 3. `targets` has it, then the superblock says that there is such a file;
-//! 4. `adding` goes;
-//! 5. its server starts and registers it; `joining` goes.
+//! 3. `targets` lists it, then the superblock refers to that file;
+//! 4. `adding` is removed;
+//! 5. its server starts and registers it; `joining` is removed.
 
 use super::{Instance, if_there, make_dir, sync_dir, target_name, write_durably};
 use crate::failure::{Failure, Result};
@@ -28,27 +28,27 @@ const LIST: &str = "targets";
 const ADDING: &str = "adding";
 const LOCK: &str = "adding.lock";
 
-/// The targets that a directory holds.
+/// Reads the targets that a directory holds.
 pub(super) fn read(dir: &Path) -> Result<Vec<TargetId>> {
     let path = dir.join(LIST);
     let text = fs::read_to_string(&path).map_err(Failure::because(format!("read {}", path.display())))?;
     members::decode(&text).ok_or_else(|| Failure::new(format!("{} is damaged", path.display())))
 }
 
-/// Writes which targets a directory holds.
+/// Writes the targets that a directory holds.
 pub(super) fn write(dir: &Path, targets: &[TargetId]) -> Result<()> {
     write_durably(dir, LIST, members::encode(targets).as_bytes())
 }
 
-/// No management server knows this target yet.
+/// Returns true while no management server knows this target.
 pub fn is_joining(instance: &Instance, target: TargetId) -> bool {
     instance.target_dir(target).join(JOINING).exists()
 }
 
-/// Notes that no management server knows a target, but for what it is about to be told: where the target is.
+/// Records that no management server knows a target, and the NIDs that the coming registration will report.
 ///
 /// # Errors
-/// If it cannot be noted.
+/// If it cannot be recorded.
 pub fn note_joining(instance: &Instance, target: TargetId, nids: &[Nid]) -> Result<()> {
     let mut all = told(instance, target)?;
     all.extend(nids);
@@ -56,7 +56,7 @@ pub fn note_joining(instance: &Instance, target: TargetId, nids: &[Nid]) -> Resu
     write_durably(&instance.target_dir(target), JOINING, text.as_bytes())
 }
 
-/// What the management server may have been told of a target that is joining.
+/// Returns the NIDs that a registration of a joining target may have reported.
 fn told(instance: &Instance, target: TargetId) -> Result<Vec<Nid>> {
     let path = instance.target_dir(target).join(JOINING);
     let text =
@@ -64,17 +64,17 @@ fn told(instance: &Instance, target: TargetId) -> Result<Vec<Nid>> {
     Ok(text.iter().flat_map(|text| text.lines()).filter_map(|line| line.parse().ok()).collect())
 }
 
-/// The management server knows this target from now on.
+/// Records that the management server knows this target.
 ///
 /// # Errors
-/// If that cannot be noted.
+/// If it cannot be recorded.
 pub fn joined(instance: &Instance, target: TargetId) -> Result<()> {
     let path = instance.target_dir(target).join(JOINING);
     if_there(fs::remove_file(&path)).map_err(Failure::because(format!("remove {}", path.display())))?;
     sync_dir(&instance.target_dir(target))
 }
 
-/// The right to add targets to a directory; nobody else has it meanwhile.
+/// Exclusive right to add targets to a directory.
 #[derive(Debug)]
 pub struct Adding {
     instance: Instance,
@@ -83,16 +83,17 @@ pub struct Adding {
 
 impl Drop for Adding {
     fn drop(&mut self) {
-        // Closing would do, but for copies of the descriptor in processes that are just being started.
+        // An explicit unlock: a close alone would not release it while a concurrent fork has a copy of the
+        // descriptor.
         let _ = self.lock.unlock();
     }
 }
 
 impl Adding {
-    /// Takes the right, and removes what an attempt that was broken off has left.
+    /// Takes the right, and removes what an interrupted attempt has left.
     ///
     /// # Errors
-    /// If somebody else has it, or the directory is none any more.
+    /// If another process has it, or the directory is not a file system any more.
     pub fn begin(instance: &Instance) -> Result<Adding> {
         make_dir(&instance.run_dir(), 0o700)?;
         let path = instance.run_dir().join(LOCK);
@@ -114,12 +115,12 @@ impl Adding {
         Ok(adding)
     }
 
-    /// The directory as it is now.
+    /// Returns the directory in its current state.
     pub fn instance(&self) -> &Instance {
         &self.instance
     }
 
-    /// Removes the target that is named as being added, if it does not count yet. Nobody can have stored anything in it.
+    /// Removes the target that `adding` names, if it is not listed yet. No data can have been stored in it.
     fn clear_unfinished(&self) -> Result<()> {
         let marker = self.instance.dir.join(ADDING);
         let text = if_there(fs::read_to_string(&marker))
@@ -138,11 +139,12 @@ impl Adding {
         sync_dir(&self.instance.dir)
     }
 
-    /// The target that is to be started: one of this kind that is here and was never registered, otherwise the next one, which
-    /// [`Adding::make`] makes. `wanted`: it is to have this index. `config`: what the management server knows.
+    /// Returns the target to start: one of this kind in this directory that was never registered, otherwise
+    /// the next one, which [`Adding::make`] creates. `wanted`: the requested index. `config`: what the
+    /// management server knows.
     ///
     /// # Errors
-    /// If the index is not the next one.
+    /// If the requested index is not the next one.
     pub fn plan(&mut self, kind: TargetKind, wanted: Option<u16>, config: &FsConfig) -> Result<TargetId> {
         let begun = self.instance.targets().into_iter().find(|target| {
             target.kind == kind
@@ -158,8 +160,8 @@ impl Adding {
         next_target(kind, wanted, known.chain(self.instance.targets()))
     }
 
-    /// Whether a target that is here and was never registered cannot become one any more: its index was given to another server
-    /// meanwhile. What this one has told the management server, if anything, was noted before.
+    /// Returns whether a never registered target of this directory has lost its index to another server. The
+    /// NIDs that this one may have reported to the management server were recorded before.
     fn is_anothers(&self, target: TargetId, config: &FsConfig) -> Result<bool> {
         let Some(known) = config.targets.iter().find(|known| known.target == target) else {
             return Ok(false);
@@ -168,9 +170,9 @@ impl Adding {
         Ok(known.nids != [Nid::Lo] && !known.nids.iter().any(|nid| told.contains(nid)))
     }
 
-    /// Takes away a target that never was one.
+    /// Removes a target that was never registered.
     fn discard(&mut self, target: TargetId) -> Result<()> {
-        // Nobody may be about to start it.
+        // The lock keeps a process from starting it.
         let run = RunDir::new(self.instance.run_dir());
         let _lock = run.lock(&target_name(target))?;
         self.mark(target)?;
@@ -181,10 +183,10 @@ impl Adding {
         self.clear_unfinished()
     }
 
-    /// Fills a planned target with `make_target`, unless it is there.
+    /// Fills a planned target with `make_target`, unless it exists.
     ///
     /// # Errors
-    /// If it cannot be made; then nothing is left of it.
+    /// If it cannot be created; then nothing is left of it.
     pub fn make(
         &mut self,
         target: TargetId,
@@ -209,10 +211,10 @@ impl Adding {
         Ok(())
     }
 
-    /// As [`Adding::make`], with what an OST is wished to have; one that is there already has to be that.
+    /// Like [`Adding::make`], with the requested options; an existing target has to match them.
     ///
     /// # Errors
-    /// As there, and if what is there is something else.
+    /// As there, and if the existing target differs.
     pub fn make_as_wished(&mut self, target: TargetId, wishes: &TargetWishes) -> Result<()> {
         if self.instance.targets().contains(&target) {
             return new_target::go_on(&self.instance, target, wishes);
@@ -220,7 +222,7 @@ impl Adding {
         self.make(target, |instance, target| new_target::make(instance, target, wishes))
     }
 
-    /// Whatever has the name of this target may be removed from now on, unless it is listed.
+    /// Marks the name of this target: from now on everything with it may be removed, unless it is listed.
     fn mark(&self, target: TargetId) -> Result<()> {
         write_durably(&self.instance.dir, ADDING, format!("{target}\n").as_bytes())
     }
@@ -249,10 +251,10 @@ impl Adding {
     }
 }
 
-/// The target of a kind that comes after those that there are, and that `wanted` may only confirm.
+/// Returns the next target of a kind after the existing ones; `wanted` may only confirm it.
 ///
 /// # Errors
-/// If another one is wanted, if one below is missing, or if there can be no more.
+/// If another index is requested, if a lower one is missing, or at the limit of targets.
 pub fn next_target(
     kind: TargetKind,
     wanted: Option<u16>,
@@ -352,7 +354,7 @@ mod tests {
         assert_eq!(failed.expect_err("no space").message, "full");
         assert!(!target_dir.exists() && !made.dir.join(ADDING).exists());
         drop(adding);
-        // As a kill leaves it before and after the step that counts.
+        // As a kill leaves it before and after the commit point.
         fs::write(made.dir.join(ADDING), "MDT0001\n").expect("written");
         fs::create_dir(&target_dir).expect("made");
         fs::write(target_dir.join("half"), "x").expect("written");

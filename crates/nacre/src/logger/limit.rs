@@ -1,23 +1,25 @@
-//! How many lines of one kind about one peer the log takes, so that nobody can fill a disk with them or push out what
-//! matters.
+//! Rate limit of the log: lines of one kind about one peer, so that no peer can fill a disk with them or push
+//! important lines out.
 //!
 //! A kind is the place in the program that a line comes from. Lines name their peer with the key `peer`
-//! (`log::warn!(peer:% = address; ...)`); those that do not are counted together.
+//! (`log::warn!(peer:% = address; ...)`); lines without it are counted together.
 
 use log::Level;
 use nacre_env::clock::Instant;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Lines are counted for so long, beginning with the first.
+/// Length of a counting window, which starts with the first line.
 const WINDOW: Duration = Duration::from_secs(60);
 /// Lines of a kind about one peer in a window.
 const PEER_MAX: u32 = 10;
-/// Lines of a kind that name no peer in a window. A process with many targets or clients says some things once for each.
+/// Lines of a kind without a peer in a window: a process with many targets or clients logs some lines once
+/// for each.
 const KIND_MAX: u32 = 200;
-/// Pairs of kind and peer that are counted at a time. Beyond them a kind is counted for all further peers together.
+/// Pairs of kind and peer that are counted at a time. Beyond them, a kind is counted for all further peers
+/// together.
 const KEYS_MAX: usize = 1024;
-/// Longest sample of what was left out, in bytes.
+/// Longest sample of the suppressed lines, in bytes.
 const SAMPLE_MAX: usize = 200;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -34,43 +36,43 @@ struct Window {
     left_out: Option<LeftOut>,
 }
 
-/// Lines that were not written.
+/// Suppressed lines of one kind and peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeftOut {
     /// Level of the last of them.
     pub level: Level,
-    /// Part of the program that they come from.
+    /// Part of the program that logged them.
     pub target: String,
-    /// How many.
+    /// Number of lines.
     pub lines: u64,
-    /// The last of them, cut if it is long.
+    /// Text of the last of them, truncated if it is long.
     pub sample: String,
 }
 
 impl LeftOut {
-    /// What the log says about them.
+    /// Returns the line that the log shows about them.
     pub fn message(&self) -> String {
         let seconds = WINDOW.as_secs();
         format!("{} more lines within {seconds} s were left out; the last: {}", self.lines, self.sample)
     }
 }
 
-/// A line as it comes.
+/// A line before the limit applies.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a> {
-    /// Level.
+    /// Level of the line.
     pub level: Level,
-    /// Part of the program.
+    /// Part of the program that logs it.
     pub target: &'a str,
-    /// Source file and line that it comes from.
+    /// Source file and line of the log statement.
     pub origin: (&'a str, u32),
-    /// Peer that it is about; empty for none.
+    /// Peer that the line is about; empty for none.
     pub peer: &'a str,
-    /// Text.
+    /// Text of the line.
     pub message: &'a str,
 }
 
-/// Counts lines. Pure: times come from outside.
+/// Counts lines. Pure: the caller supplies the time.
 #[derive(Debug, Default)]
 pub struct Limit {
     windows: HashMap<Key, Window>,
@@ -78,7 +80,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Whether a line is to be written; if not, it is counted.
+    /// Returns whether a line may be written; a suppressed one is counted.
     pub fn admit(&mut self, now: Instant, line: &Line<'_>) -> bool {
         let (file, number) = line.origin;
         let mut key = Key { file: file.to_owned(), line: number, peer: line.peer.to_owned() };
@@ -107,7 +109,7 @@ impl Limit {
         false
     }
 
-    /// What was left out in windows that have ended by now, which are forgotten.
+    /// Returns the suppressed lines of windows that have ended, and forgets these.
     pub fn ended(&mut self, now: Instant) -> Vec<LeftOut> {
         if self.first_end.is_none_or(|first| now < first) {
             return Vec::new();

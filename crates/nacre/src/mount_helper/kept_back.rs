@@ -1,18 +1,18 @@
-//! Options that mount(8) keeps to itself. `dev` and `suid` are the defaults of the kernel, so it takes them for said and leaves them
-//! out; mounts of NacreFS are `nodev` and `nosuid` unless they are asked for. What was asked is in the command line of mount(8) and in
-//! the table that it reads.
+//! Options that mount(8) does not pass on. `dev` and `suid` are defaults of the kernel, so mount(8) drops
+//! them as redundant; mounts of NacreFS are `nodev` and `nosuid` unless these options are given. They are
+//! still in the command line of mount(8) and in the table that it reads.
 //!
-//! Only the administrator can use this: for others mount(8) and fusermount3 add `nosuid,nodev`.
+//! Only the administrator can use this: for other users mount(8) and fusermount3 add `nosuid,nodev`.
 
 use crate::mounts::unescape;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-/// The words, with what takes each of them back.
+/// The options, each with its opposite.
 const KEPT: [(&str, &str); 2] = [("dev", "nodev"), ("suid", "nosuid")];
 
-/// What mount(8) was told and has not `passed` on.
+/// Returns the options that mount(8) was given and has not `passed` on.
 pub(super) fn words(passed: &[String], source: &str, mount_point: &Path) -> Vec<String> {
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     let Ok(command) = fs::read(format!("/proc/{parent}/cmdline")) else { return Vec::new() };
@@ -27,7 +27,7 @@ pub(super) fn words(passed: &[String], source: &str, mount_point: &Path) -> Vec<
     asked(passed, line.iter().chain(&said))
 }
 
-/// The table that a call of mount(8) names, and the values of its `-o`.
+/// Returns the table that a call of mount(8) names, and the values of its `-o`.
 fn read(command: &[String]) -> (String, Vec<String>) {
     let (mut table, mut options) = ("/etc/fstab".to_owned(), Vec::new());
     let mut words = command.iter().skip(1);
@@ -35,7 +35,7 @@ fn read(command: &[String]) -> (String, Vec<String>) {
         let (name, value) = match word.split_once('=') {
             Some((name, value)) if name.starts_with("--") => (name, Some(value.to_owned())),
             _ if word.starts_with("--") => (word.as_str(), None),
-            // Letters without a value may stand before.
+            // Letters without a value may precede it.
             _ => match word.find(['o', 'T', 'O']).filter(|_| word.starts_with('-')) {
                 Some(at) => (&word[at..=at], (at + 1 < word.len()).then(|| word[at + 1..].to_owned())),
                 None => continue,
@@ -53,7 +53,7 @@ fn read(command: &[String]) -> (String, Vec<String>) {
     (table, options)
 }
 
-/// The options of the last line of a table for this source and mount point.
+/// Returns the options of the last line of a table for this source and mount point.
 fn line_of(table: &[u8], source: &str, mount_point: &Path) -> Option<String> {
     let fields = |line: &[u8]| -> Vec<Vec<u8>> {
         let fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
@@ -69,7 +69,7 @@ fn line_of(table: &[u8], source: &str, mount_point: &Path) -> Option<String> {
     line.get(3).map(|options| String::from_utf8_lossy(options).into_owned())
 }
 
-/// Of lists of options, those that were kept back: the last word counts.
+/// Returns the dropped options of these lists: the last word takes precedence.
 fn asked<'a>(passed: &[String], said: impl Iterator<Item = &'a String>) -> Vec<String> {
     let said: Vec<&str> = said.flat_map(|list| list.split(',')).collect();
     let passed: Vec<&str> = passed.iter().flat_map(|list| list.split(',')).collect();
