@@ -1,4 +1,4 @@
-//! `lfs`: Lustre's user command, with its grammar, output and exit codes for what NacreFS can do.
+//! `lfs`: Lustre's user command, with its grammar, output and exit codes for the features of NacreFS.
 //!
 //! Exit codes: 0 success; an errno for a failure at run time; 4 for a wrong call (the reason is printed on
 //! standard error); 1 for an unknown sub-command.

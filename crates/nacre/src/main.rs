@@ -4,7 +4,7 @@
 //! | module | what |
 //! |---|---|
 //! | `cli` | the `nacre` command, one module per sub-command |
-//! | `node` | a process: targets, server, mount, put together |
+//! | `node` | a process: targets, server and mount, assembled |
 //! | `instance` | the directory of a file system |
 //! | `process`, `control`, `registry`, `ports` | background processes, and how commands find and query them |
 //! | `sandbox` | confinement of server processes |

@@ -1,4 +1,4 @@
-//! Background processes: which run, starting one and waiting until it is ready, stopping one.
+//! Background processes: list them, start one and wait until it is ready, stop one.
 //!
 //! A process holds a lock on `NAME.pid` in its run directory for its whole life; the kernel releases it
 //! however the process ends. So the lock alone decides whether a process runs, and the pid in the file cannot
@@ -441,7 +441,7 @@ impl StopSignals {
 
 /// Makes [`StopSignals::wait`] of this process return.
 pub fn request_stop() {
-    // Sending a signal to the own process cannot fail.
+    // A process can always signal itself.
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
 }
 

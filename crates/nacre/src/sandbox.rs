@@ -62,7 +62,7 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_process_madvise,
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
-    // Mounts, namespaces, and ways around paths.
+    // Mounts, namespaces, and access to files that bypasses paths.
     libc::SYS_mount,
     libc::SYS_umount2,
     libc::SYS_pivot_root,

@@ -17,7 +17,7 @@ pub struct Listed {
     pub name: CString,
     /// Kind of file.
     pub kind: FileKind,
-    /// Attributes; `None` if it was removed meanwhile.
+    /// Attributes of the entry; `None` if it was removed meanwhile.
     pub attr: Option<Attr>,
     /// Layout, if it was requested.
     pub layout: OwnLayout,

@@ -165,13 +165,13 @@ impl Sums {
 /// A column of `lfs df -u`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Column {
-    /// UUID.
+    /// UUID of the target.
     Source,
     /// Number of blocks or inodes: its header, the table that it is from, and which number.
     Count(&'static str, bool, Which),
     /// Mount point and target.
     Target,
-    /// State letters.
+    /// Letters of the state bits.
     State,
 }
 

@@ -24,9 +24,9 @@ const SEQ_FID_FIRST: u64 = 0x1_0000_0000;
 /// A layout of either form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum View {
-    /// One striping.
+    /// A plain layout: a single striping.
     Plain(LayoutView),
-    /// Components.
+    /// A composite layout: a striping for each component.
     Composite(CompositeView),
 }
 

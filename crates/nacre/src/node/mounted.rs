@@ -41,7 +41,7 @@ const RETURN_LIMIT: Duration = Duration::from_millis(500);
 /// the mount.
 const UNMOUNT_PATIENCE: Duration = Duration::from_millis(500);
 const UNMOUNT_POLL: Duration = Duration::from_millis(20);
-/// Wait for a metadata server after which the start reports it.
+/// Longest wait of a start for a metadata server without a message.
 const QUIET_WAIT: Duration = Duration::from_secs(1);
 
 /// Source, place and options of a mount.

@@ -45,7 +45,7 @@ pub struct Newcomers {
     params: Arc<Params>,
     ost_events: Arc<dyn OstEventsFactory>,
     state: Mutex<State>,
-    /// Signals the end of the thread.
+    /// Wakes the thread from its pause when the mount stops.
     ended: Condvar,
     me: Weak<Newcomers>,
 }

@@ -134,7 +134,7 @@ const SPECS: &[Spec] = &[
     valued(Key::Xattr, 0, "xattr"),
 ];
 
-/// One option of the command line.
+/// An option of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
     /// Meaning of the option.

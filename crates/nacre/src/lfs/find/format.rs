@@ -39,9 +39,9 @@ pub struct Format {
 pub struct Printed<'a> {
     /// Path as the walk reached it.
     pub path: &'a [u8],
-    /// Attributes.
+    /// Attributes of the entry.
     pub attr: &'a Attr,
-    /// Layout, if the format needs it.
+    /// Layout of the entry, if the format needs it.
     pub shape: &'a Shape,
     /// Distribution of a directory's names over MDTs, if the format needs it.
     pub spread: &'a Spread,

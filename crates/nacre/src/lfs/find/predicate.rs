@@ -212,13 +212,13 @@ pub enum Needs {
     Listing,
     /// Size, space or times of data, of which writers have the newest values.
     Data,
-    /// The layout.
+    /// Layout of the entry.
     Layout,
-    /// Extended attributes.
+    /// Extended attributes of the entry.
     Xattrs,
 }
 
-/// A condition.
+/// A condition, possibly negated.
 #[derive(Debug)]
 pub struct Test {
     /// The condition is negated (`!`).
@@ -232,7 +232,7 @@ pub struct Test {
 pub struct Subject<'a> {
     /// Last component of its path.
     pub name: &'a CStr,
-    /// Its attributes.
+    /// Attributes of the entry.
     pub attr: &'a Attr,
 }
 

@@ -81,8 +81,8 @@ impl Auto {
         Ok(Wish::Plain(LayoutSpec { stripe_count: Some(count), ..self.spec.clone() }))
     }
 
-    /// Returns the stripe count: the square root of the size in GiB plus one, more if objects would be too
-    /// large, and at most the number of OSTs.
+    /// Returns the stripe count: one more than the square root of the size in GiB, more if objects would be
+    /// too large, and at most the number of OSTs.
     fn stripe_count(&self, bytes: u64, free_kib: impl Iterator<Item = u64>) -> u16 {
         let considered: Vec<u64> = free_kib.filter(|free| *free >= self.min_free_kib).collect();
         let smallest = considered.iter().copied().min().unwrap_or(0).min(self.max_free_kib);

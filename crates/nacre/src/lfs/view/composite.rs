@@ -27,7 +27,7 @@ const FLAGS: [(u32, &str); 12] = [
 pub struct CompositeView {
     /// Size of the value in bytes.
     pub size: u32,
-    /// Layout generation.
+    /// Generation of the layout: it counts changes.
     pub generation: u32,
     /// State of the mirrors.
     pub flags: u16,
