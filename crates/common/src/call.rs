@@ -1,8 +1,8 @@
-//! What is said of a wrong call.
+//! Messages for wrong command lines.
 
 use clap::error::ErrorKind;
 
-/// Says why words were not understood, or shows the help that was asked for; the exit code.
+/// Reports why a command line was not understood, or prints the requested help. Returns the exit code.
 pub fn answer(error: &clap::Error) -> i32 {
     match wrong_call(error) {
         Some(text) => eprintln!("{text}"),
@@ -12,8 +12,8 @@ pub fn answer(error: &clap::Error) -> i32 {
     error.exit_code()
 }
 
-/// What is said of a wrong call: where help is, and last what is wrong. `None` for what is no error, and for help that nobody
-/// asked for.
+/// Returns the message for a wrong command line: first how to get help, last the error itself. `None` for
+/// output that is not an error, and for requested help.
 pub fn wrong_call(error: &clap::Error) -> Option<String> {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return None;

@@ -1,4 +1,4 @@
-//! Where files and free space of a local file system lie on its device.
+//! Locations of files and free space of a local file system on its device.
 
 use nacre_store::object::fiemap;
 use rustix::ioctl::{Opcode, Updater, ioctl};
@@ -6,24 +6,24 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 
-/// A piece of a file, or of free space.
+/// An extent of a file, or of free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Offset in the file, in bytes; of free space, that on the device.
+    /// Offset in the file in bytes; for free space, the offset on the device.
     pub logical: u64,
     /// Offset on the device in bytes.
     pub physical: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
 // The kernel's headers linux/fiemap.h and linux/fsmap.h.
 const FS_IOC_GETFSMAP: Opcode = 0xc0c0_583b;
-/// Data of these has no place of its own on the device: unknown, not allocated yet, or inside of metadata.
+/// Flags of extents without a location on the device: unknown, delayed allocation, or inline in metadata.
 const FIEMAP_EXTENT_NOWHERE: u32 = 0x2 | 0x4 | 0x200;
 const FMR_OF_SPECIAL_OWNER: u32 = 0x10;
 const FMR_OWN_FREE: u64 = 1;
-/// Extents that are asked for at once.
+/// Extents per ioctl.
 const BATCH: usize = 512;
 
 #[repr(C)]
@@ -49,12 +49,12 @@ struct FsmapHead {
     records: [Fsmap; BATCH],
 }
 
-/// Where the data of `file` lies, in the order of its offsets; pieces that follow on each other in the file and on the device
-/// are one. Data that is not on the device yet is written out first.
+/// Returns the extents of `file` in the order of its offsets; extents that are contiguous in the file and on
+/// the device are merged. Data that is not on the device yet is written out first.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` or `ENOTTY` where the file system does not tell.
+/// `EOPNOTSUPP` or `ENOTTY` if the file system does not report extents.
 pub fn of_file(file: &File) -> io::Result<Vec<Extent>> {
     let mut all: Vec<Extent> = Vec::new();
     fiemap::each(file.as_fd(), 0..u64::MAX, fiemap::SYNC, &mut |piece| {
@@ -67,11 +67,13 @@ pub fn of_file(file: &File) -> io::Result<Vec<Extent>> {
     Ok(all)
 }
 
-/// Free extents of the file system of `file`, in the order of the device. Those that touch are one.
+/// Returns the free extents of the file system of `file` in the order of the device; contiguous ones are
+/// merged.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` or `ENOTTY` where the file system does not tell (ext4 and xfs do), `EPERM` where only root is told.
+/// `EOPNOTSUPP` or `ENOTTY` if the file system does not report free space (ext4 and xfs do), `EPERM` where it
+/// reports it to root only.
 pub fn free(file: &File) -> io::Result<Vec<Extent>> {
     let last = Fsmap {
         device: u32::MAX,
@@ -92,7 +94,8 @@ pub fn free(file: &File) -> io::Result<Vec<Extent>> {
     });
     let mut all = Vec::new();
     loop {
-        // SAFETY: the request takes a header and as many records behind it as the header says, which is what `FsmapHead` is.
+        // SAFETY: the request takes a header followed by as many records as the header announces, which is
+        // the layout of `FsmapHead`.
         unsafe { ioctl(file, Updater::<FS_IOC_GETFSMAP, FsmapHead>::new(&mut *head)) }?;
         let found = &head.records[..(head.entries as usize).min(BATCH)];
         let is_free =
@@ -105,13 +108,13 @@ pub fn free(file: &File) -> io::Result<Vec<Extent>> {
         if found.len() < BATCH {
             return Ok(all);
         }
-        // The kernel goes on behind the record that it finds here.
+        // The kernel continues after the record that it finds here.
         head.keys[0] = last;
         head.entries = 0;
     }
 }
 
-/// Adds a piece, to the one before it if it follows on that in both respects.
+/// Appends an extent, or merges it into the last one if it continues that one in the file and on the device.
 fn push(all: &mut Vec<Extent>, extent: Extent) {
     if extent.length == 0 {
         return;

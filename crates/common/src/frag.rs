@@ -1,16 +1,18 @@
 //! How fragmented files and free space of a file system are: `nacre frag`.
 //!
-//! Two figures from 0 to 1, both with a unit `U` (1 MiB unless said otherwise), the size of one large transfer:
+//! Two figures from 0 to 1, both with a unit `U` (1 MiB by default), the size of one large transfer:
 //!
-//! - of files: `1 - R0 / R`. `R` is how many transfers of at most `U` bytes it takes to read all files, none of them across the
-//!   end of an extent, and `R0` how many it would take if each file lay in one piece. So it is the part of the transfers that
-//!   only fragmentation causes. Small files in one piece count nothing, since no layout could read them in fewer.
-//! - of free space: `1 - W * U / F`. `F` is the free space in bytes and `W` how many whole units fit into its extents. So it is
-//!   the part of the free space that a large write cannot use without being cut. Counted by bytes and not by extents, so that
-//!   a thousand crumbs beside one large extent weigh no more than they hold.
+//! - of files: `1 - R0 / R`. `R` is the number of transfers of at most `U` bytes that read all files, none of
+//!   them across the end of an extent, and `R0` their number if each file were one extent: the share of
+//!   transfers that only fragmentation causes. Small files of one extent add nothing, since no layout could
+//!   read them in fewer.
+//! - of free space: `1 - W * U / F`. `F` is the free space in bytes and `W` the number of whole units that
+//!   fit into its extents: the share of the free space that a large write cannot use without being split. It
+//!   is weighted by bytes, not by extents, so that a thousand tiny extents next to a large one weigh no more
+//!   than they hold.
 //!
-//! Where an extent ends is what the file system says (FIEMAP, GETFSMAP), or the map of a store that has a device for itself: a device may
-//! move blocks underneath.
+//! The file system reports where an extent ends (FIEMAP, GETFSMAP), or the map of a store that has a device
+//! for itself does: a device may still remap blocks underneath.
 
 mod show;
 mod store;
@@ -28,50 +30,51 @@ use serde::{Deserialize, Serialize};
 
 use crate::extents::{self, Extent};
 
-/// Why nothing can be told.
+/// Why fragmentation could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call on a path failed.
     #[error("{action} {}: {source}", path.display())]
     Io {
-        /// What was attempted, a verb.
+        /// Attempted action, a verb.
         action: &'static str,
-        /// On what.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// Error of the system.
         source: io::Error,
     },
-    /// An object store refused.
+    /// An object store reported an error.
     #[error(transparent)]
     Objects(#[from] ObjectError),
-    /// There is nothing of the kind there.
+    /// The path has no files or objects of this kind.
     #[error("{0}")]
     Usage(String),
 }
 
 impl Error {
-    /// For `map_err`: names what was attempted on which path.
+    /// Returns a closure for `map_err` that names the attempted action and the path.
     fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
         let path = path.to_owned();
         move |source| Error::Io { action, path, source }
     }
 }
 
-/// What `nacre frag` is about: one line of its report.
+/// A subject of `nacre frag`: one line of its report.
 #[derive(Debug, Clone)]
 pub struct Subject {
-    /// What it is called, such as `OST0001`.
+    /// Name of the subject, such as `OST0001`.
     pub name: String,
-    /// A file, a directory whose files are meant, that of the objects of a store, or that of a store that has a device for itself.
+    /// A file, a directory that stands for its files, the objects directory of a store, or the directory of a
+    /// store that has a device for itself.
     pub path: PathBuf,
-    /// What its files are called: `file` or `object`.
+    /// Term for its files: `file` or `object`.
     pub kind: &'static str,
 }
 
-/// How things are to be measured.
+/// The unit of measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Unit {
-    /// Bytes of a large transfer.
+    /// Size of a large transfer in bytes.
     pub bytes: u64,
 }
 
@@ -92,18 +95,18 @@ impl Unit {
     }
 }
 
-/// Extents of sizes from one power of two up to the next.
+/// Values from one power of two up to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// Smallest size (or count) in it: a power of two.
+    /// Smallest value (a size or a count) of the bucket: a power of two.
     pub from: u64,
-    /// How many.
+    /// Number of values.
     pub count: u64,
-    /// Their bytes.
+    /// Sum of their bytes.
     pub bytes: u64,
 }
 
-/// A histogram by powers of two; buckets without anything are left out.
+/// A histogram by powers of two; empty buckets are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram(pub Vec<Bucket>);
 
@@ -119,30 +122,30 @@ impl Histogram {
     }
 }
 
-/// Files, and the pieces that they are in.
+/// Figures of files and their extents.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FileFigures {
     /// Files with data on the device.
     pub files: u64,
-    /// Bytes of their extents.
+    /// Sum of the lengths of their extents.
     pub bytes: u64,
-    /// Extents.
+    /// Number of extents.
     pub extents: u64,
-    /// Transfers that reading all of them takes.
+    /// Transfers that read all files.
     pub transfers: u64,
-    /// Transfers that it would take if each lay in one piece.
+    /// Transfers that would read all files if each were one extent.
     pub transfers_least: u64,
-    /// See the [module](self).
+    /// Share of transfers that fragmentation causes, 0 to 1; see the [module](self).
     pub fragmentation: f64,
-    /// Files by how many extents they have.
+    /// Files by number of extents.
     pub extents_per_file: Histogram,
-    /// Extents by their bytes.
+    /// Extents by length.
     pub extent_sizes: Histogram,
-    /// Files with the most extents, with their number, at most [`WORST`].
+    /// The most fragmented files with their numbers of extents, at most [`WORST`].
     pub worst: Vec<(String, u64)>,
 }
 
-/// Most files that are listed by name.
+/// Number of files that are listed by name, at most.
 const WORST: usize = 5;
 
 impl FileFigures {
@@ -171,7 +174,8 @@ impl FileFigures {
     }
 }
 
-/// Transfers if what follows on each other in the file did so on the device. Holes end a transfer in any layout.
+/// Returns the number of transfers if extents contiguous in the file were contiguous on the device. A hole
+/// ends a transfer in any layout.
 fn in_one_piece(extents: &[Extent], unit: Unit) -> u64 {
     let mut transfers = 0;
     let (mut run, mut end) = (0u64, None);
@@ -186,23 +190,23 @@ fn in_one_piece(extents: &[Extent], unit: Unit) -> u64 {
     transfers + run.div_ceil(unit.bytes)
 }
 
-/// Free space, and the pieces that it is in.
+/// Figures of free space and its extents.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FreeFigures {
-    /// Free bytes.
+    /// Sum of free bytes.
     pub bytes: u64,
-    /// Free extents.
+    /// Number of free extents.
     pub extents: u64,
-    /// Bytes of the largest one.
+    /// Length of the largest extent in bytes.
     pub largest: u64,
-    /// See the [module](self).
+    /// Share of free space that large writes cannot use whole, 0 to 1; see the [module](self).
     pub fragmentation: f64,
-    /// Free extents by their bytes.
+    /// Free extents by length.
     pub extent_sizes: Histogram,
 }
 
 impl FreeFigures {
-    /// Of these extents.
+    /// Computes the figures of these extents.
     fn of(extents: &[Extent], unit: Unit) -> FreeFigures {
         let mut figures = FreeFigures::default();
         let mut usable = 0;
@@ -220,42 +224,43 @@ impl FreeFigures {
     }
 }
 
-/// What is known of one subject.
+/// The result for one subject.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// What it is called.
+    /// Name of the subject.
     pub name: String,
-    /// Where it lies.
+    /// Its path.
     pub path: PathBuf,
-    /// Type of the local file system, such as `ext4`, or what stands in its place.
+    /// Type of the local file system, such as `ext4`, or the name of the back end in its place.
     pub file_system: String,
-    /// What its files are called.
+    /// Term for its files: `file` or `object`.
     pub kind: String,
-    /// Bytes of a large transfer.
+    /// Size of a large transfer in bytes.
     pub unit: u64,
-    /// Files; `None` if the file system does not say where they lie.
+    /// Figures of files; `None` if the file system does not report extents.
     pub files: Option<FileFigures>,
-    /// Why not.
+    /// Reason why `files` is `None`.
     pub files_unknown: Option<String>,
     /// Free space of the whole file system; `None` if it cannot be read.
     pub free: Option<FreeFigures>,
-    /// Why not.
+    /// Reason why `free` is `None`.
     pub free_unknown: Option<String>,
 }
 
-/// Where extents come from: what a back end with a map of its own implements beside [`walk::Tree`].
+/// Source of extents: [`walk::Tree`], or a back end with a map of its own.
 trait Extents {
     /// Calls `visit` with the name and the extents of each file that has data.
     fn files(&self, visit: &mut dyn FnMut(&str, &[Extent])) -> Result<(), Error>;
-    /// Free extents in the order of the device.
+    /// Returns the free extents in the order of the device.
     fn free(&self) -> Result<Vec<Extent>, Error>;
 }
 
-/// Looks at one subject.
+/// Measures one subject.
 ///
 /// # Errors
 ///
-/// If it cannot be read at all. A file system that does not tell where things lie is no error: the report says so.
+/// If the subject cannot be read at all. A file system that does not report extents is not an error: the
+/// report has the reason.
 pub fn look(subject: &Subject, unit: Unit) -> Result<Report, Error> {
     if is_block_store(&subject.path) {
         return store::look(subject, unit);
@@ -288,7 +293,7 @@ pub fn look(subject: &Subject, unit: Unit) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// The sentence for what a file system does not tell; anything else stays an error.
+/// Returns the reason for figures that a file system does not report; any other error is passed through.
 fn unknown(error: Error, file_system: &str, what: &str) -> Result<String, Error> {
     let Error::Io { source, .. } = &error else { return Err(error) };
     match Errno::from_io_error(source) {
@@ -300,7 +305,8 @@ fn unknown(error: Error, file_system: &str, what: &str) -> Result<String, Error>
     }
 }
 
-/// Free space of the file systems of directories, each once, if it can be read of all.
+/// Measures the free space of the file systems of directories, each once. `None` unless it can be read from
+/// all.
 pub fn free_of(directories: &[&Path], unit: Unit) -> Option<FreeFigures> {
     let mut devices = Vec::new();
     let mut all = Vec::new();
@@ -315,7 +321,8 @@ pub fn free_of(directories: &[&Path], unit: Unit) -> Option<FreeFigures> {
     Some(FreeFigures::of(&all, unit))
 }
 
-/// Files below directories but those of one name, if their file systems say where they lie.
+/// Measures the files below directories, except those named `without`. `None` if a file system does not
+/// report extents.
 pub fn files_of(directories: &[&Path], without: &str, unit: Unit) -> Option<FileFigures> {
     let mut figures = FileFigures::default();
     let mut add = |name: &str, extents: &[Extent]| {

@@ -1,20 +1,22 @@
-//! Two programs make up what users call `nacre`: one serves, mounts and administers, the other measures. Each finds the other here.
+//! Users see one command `nacre`, which is two programs: one serves, mounts and administers, the other
+//! measures. Each finds the other here.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Serves, mounts and administers.
+/// Name of the program that serves, mounts and administers.
 pub const NACRE: &str = "nacre";
-/// Measures.
+/// Name of the program that measures.
 pub const NACRE_BENCH: &str = "nacre-bench";
 
-/// The program `name`: next to the one that runs, with which it was built or installed, or else in PATH.
+/// Finds the program `name`: in the directory of the running program, with which it was built or installed,
+/// or else in PATH.
 ///
 /// # Errors
 ///
-/// A sentence that names the program and the places.
+/// A sentence that names the program and the places searched.
 pub fn find(name: &str) -> Result<PathBuf, String> {
-    // Without /proc, PATH is all there is.
+    // Without /proc, only PATH is searched.
     let running = std::env::current_exe().unwrap_or_default();
     let beside = running.parent().unwrap_or(Path::new(""));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -46,7 +48,7 @@ mod tests {
         let [beside, first, second] = &places;
         let path = std::env::join_paths([Path::new("relative"), first, second]).expect("no colons");
         let found = || find_in(NACRE, beside, &path);
-        // A directory of that name is no program.
+        // A directory with the name of the program is not the program.
         std::fs::create_dir(first.join(NACRE)).expect("made");
         assert_eq!(found(), None);
         std::fs::write(second.join(NACRE), "").expect("written");

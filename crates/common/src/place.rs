@@ -1,14 +1,14 @@
-//! The local file system of a path, and how its sizes are shown.
+//! The local file system of a path, and the format of its sizes.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Type of the file system of `path`, such as `ext4`, as the table of mounts has it.
+/// Returns the type of the file system of `path`, such as `ext4`, from the table of mounts.
 ///
 /// # Errors
 ///
-/// If there is nothing.
+/// If `path` does not exist.
 pub fn file_system(path: &Path) -> io::Result<String> {
     let path = std::fs::canonicalize(path)?;
     let device = std::fs::metadata(&path)?.dev();
@@ -16,8 +16,8 @@ pub fn file_system(path: &Path) -> io::Result<String> {
     Ok(type_in(&table, rustix::fs::major(device), rustix::fs::minor(device), &path).to_owned())
 }
 
-/// The type of the mount of this device whose point is nearest above `path`; devices of some file systems have other numbers
-/// in the table than their files, so that only the point counts then.
+/// Returns the type of the mount of this device whose mount point is the nearest above `path`. On some file
+/// systems (btrfs), files have another device number than the mount; then only the mount point counts.
 fn type_in<'a>(table: &'a str, major: u32, minor: u32, path: &Path) -> &'a str {
     let device = format!("{major}:{minor}");
     let mounts = table.lines().filter_map(|line| {
@@ -27,11 +27,11 @@ fn type_in<'a>(table: &'a str, major: u32, minor: u32, path: &Path) -> &'a str {
         let above = path.starts_with(point.replace("\\040", " "));
         above.then_some(((number == device, point.len()), system.split(' ').next()?))
     });
-    // Of several on one point the last one is seen.
+    // Of several mounts on one point the last one is visible.
     mounts.max_by_key(|(key, _)| *key).map_or("unknown", |(_, kind)| kind)
 }
 
-/// With the largest unit that leaves a number of at least 1.
+/// Formats `value` with the largest binary unit that leaves a number of at least 1.
 pub fn binary(value: u64, unit: &str) -> String {
     let units = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let step = (value.max(1).ilog2() / 10) as usize;

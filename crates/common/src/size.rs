@@ -1,6 +1,6 @@
-//! Sizes as IOR's users write them.
+//! Sizes in the syntax of IOR.
 
-/// A count of bytes: a number with `k`, `m`, `g` or `t` (powers of 1024) behind it, or nothing.
+/// Parses a number of bytes: digits with an optional suffix `k`, `m`, `g` or `t` (powers of 1024).
 ///
 /// # Errors
 ///
@@ -20,7 +20,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
-/// `4096 bytes` or, for whole units, `4 KiB`: as IOR shows sizes.
+/// Formats a size like IOR: `4096 bytes`, or `4 KiB` for whole units.
 pub fn show(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB")];
     match units.into_iter().find(|(shift, _)| bytes >= 1 << shift) {

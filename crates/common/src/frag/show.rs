@@ -1,4 +1,4 @@
-//! The report as text.
+//! The report as text for people.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::place::binary;
 /// Width of the longest bar.
 const BAR: f64 = 40.0;
 
-/// The report for people.
+/// Formats the report for people.
 pub fn text(report: &Report) -> String {
     let mut text = format!("{}  {} ({})\n", report.name, report.path.display(), report.file_system);
     match (&report.files, &report.files_unknown) {

@@ -1,4 +1,4 @@
-//! Objects and free space of a store that has a device for itself: it knows where everything lies.
+//! Objects and free space of a store that has a device for itself: its map has all locations.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use nacre_types::Fid;
 use super::{Error, Extents, FileFigures, FreeFigures, Report, Subject, Unit};
 use crate::extents::Extent;
 
-/// A store that is open.
+/// An open store.
 struct Objects<'a>(&'a dyn ObjectStore);
 
 fn unknown() -> Error {
@@ -43,11 +43,11 @@ impl Extents for Objects<'_> {
     }
 }
 
-/// The figures of an open store that has a device for itself.
+/// Measures an open store that has a device for itself.
 ///
 /// # Errors
 ///
-/// If it leaves to a file system where things lie, or its index cannot be read.
+/// If the store leaves allocation to a file system, or its index cannot be read.
 pub fn shape_of(store: &dyn ObjectStore, unit: Unit) -> Result<(FileFigures, FreeFigures), Error> {
     let objects = Objects(store);
     let mut files = FileFigures::default();
@@ -55,11 +55,11 @@ pub fn shape_of(store: &dyn ObjectStore, unit: Unit) -> Result<(FileFigures, Fre
     Ok((files, FreeFigures::of(&objects.free()?, unit)))
 }
 
-/// The report of an open store that has a device for itself, in the directory `path`.
+/// Returns the report of an open store that has a device for itself, in the directory `path`.
 ///
 /// # Errors
 ///
-/// If it leaves to a file system where things lie, or its index cannot be read.
+/// If the store leaves allocation to a file system, or its index cannot be read.
 pub fn report_of(store: &dyn ObjectStore, name: &str, path: &Path, unit: Unit) -> Result<Report, Error> {
     let (files, free) = shape_of(store, unit)?;
     Ok(Report {
@@ -75,7 +75,7 @@ pub fn report_of(store: &dyn ObjectStore, name: &str, path: &Path, unit: Unit) -
     })
 }
 
-/// Looks at a store that nobody uses: it is opened as its target would.
+/// Measures a store that no process uses: opens it as its target would.
 pub(super) fn look(subject: &Subject, unit: Unit) -> Result<Report, Error> {
     let store = BlockStore::open(&subject.path, BlockStoreOptions::default())?;
     let report = report_of(&store, &subject.name, &subject.path, unit)?;

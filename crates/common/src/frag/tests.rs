@@ -4,7 +4,7 @@ use fastrand::Rng;
 const MIB: u64 = 1 << 20;
 const UNIT: Unit = Unit { bytes: MIB };
 
-/// Extents of these lengths that follow on each other in a file and are apart on the device.
+/// Extents of these lengths, contiguous in a file and apart on the device.
 fn scattered(lengths: &[u64]) -> Vec<Extent> {
     let mut logical = 0;
     let place = |(index, &length): (usize, &u64)| {

@@ -1,4 +1,4 @@
-//! Files of a directory and of those below it, on one file system.
+//! Files of a directory tree, on one file system.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -9,7 +9,7 @@ use super::{Error, Extents};
 use crate::extents::{self, Extent};
 use rustix::fs::OFlags;
 
-/// A file, or a directory with all below it.
+/// A file, or a directory with everything below it.
 pub(super) struct Tree {
     path: PathBuf,
     device: u64,
