@@ -1,5 +1,5 @@
-//! What capabilities cost: signing one, verifying one, and finding one among those that were verified. Nanoseconds per call on one CPU,
-//! the median of nine rounds.
+//! Cost of capabilities: signing one, verifying one, and looking one up among those already verified.
+//! Nanoseconds per call on one CPU, median of nine rounds.
 
 use nacre_env::clock::Instant;
 use nacre_keys::{CapabilityKeys, Verified};

@@ -13,12 +13,12 @@ use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKey
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// How long a certificate is valid unless said otherwise. It is renewed when a third of this is left.
+/// Default life of a certificate. It is renewed when a third of this is left.
 pub const LIFETIME: Duration = Duration::from_secs(90 * DAY_S);
 const DAY_S: u64 = 24 * 60 * 60;
-/// How long the authority itself is valid: longer than file systems live.
+/// Life of the authority's own certificate: longer than file systems live.
 const AUTHORITY_LIFETIME: Duration = Duration::from_secs(30 * 365 * DAY_S);
-/// Certificates are valid from so long before they were made: clocks of hosts differ.
+/// A certificate is valid from this long before it was signed: clocks of hosts differ.
 const BACKDATED: Duration = Duration::from_secs(DAY_S);
 /// Longest request for a certificate, in bytes.
 const CSR_MAX: usize = 4096;
@@ -28,7 +28,7 @@ const CERTIFICATE: &str = "authority.pem";
 /// File of its private key.
 const PRIVATE: &str = "authority.key";
 
-/// Random bytes of the system.
+/// Returns random bytes of the system.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).map_err(|_| KeyError::Random)?;
@@ -42,14 +42,14 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A request for a certificate: a public key, and the proof that its sender has the private one.
+/// A certificate signing request: a public key, and the proof that the sender has the private one.
 pub struct Csr(CertificateSigningRequestParams);
 
 impl Csr {
-    /// Reads and verifies one, in DER.
+    /// Parses and verifies a request in DER.
     ///
     /// # Errors
-    /// `Certificate` if it is none, or its signature is wrong.
+    /// `Certificate` if it is not a request, or its signature is wrong.
     pub fn read(der: &[u8]) -> Result<Csr> {
         const WHAT: &str = "this is not a request for a certificate";
         if der.len() > CSR_MAX {
@@ -59,17 +59,17 @@ impl Csr {
         read.map(Csr).map_err(|error| KeyError::certificate(WHAT, error))
     }
 
-    /// The public key, in DER, by which the same request is known again.
+    /// Returns the public key in DER, by which a repeated request is recognised.
     pub fn public(&self) -> Vec<u8> {
         self.0.public_key.subject_public_key_info()
     }
 }
 
 impl Authority {
-    /// Makes one, and writes its files into `dir`, which must not have one.
+    /// Creates an authority and writes its files into `dir`, which must not contain one.
     ///
     /// # Errors
-    /// `Io` if there is one, or it cannot be written.
+    /// `Io` if `dir` has an authority, or the files cannot be written.
     pub fn create(dir: &Path, fsname: &str) -> Result<Authority> {
         files::make_dir(dir)?;
         if Authority::is_in(dir) {
@@ -81,7 +81,7 @@ impl Authority {
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::OrganizationName, "NacreFS");
         params.distinguished_name.push(DnType::CommonName, fsname);
-        // Two file systems of one name have authorities of different names.
+        // Two file systems of the same name have authorities with different names.
         params
             .distinguished_name
             .push(DnType::from_oid(&SERIAL_OID), KeyId(u64::from_le_bytes(random()?)).to_string());
@@ -96,10 +96,10 @@ impl Authority {
         Authority::new(fsname, made.der().clone(), pair)
     }
 
-    /// Reads the one in `dir`.
+    /// Loads the authority in `dir`.
     ///
     /// # Errors
-    /// `Io`, `Damaged`, and those of files that others may read.
+    /// `Io`, `Damaged`; `Exposed` and `Foreign` for files that other users may read.
     pub fn load(dir: &Path, fsname: &str) -> Result<Authority> {
         let certificate = files::read_certificates(&dir.join(CERTIFICATE))?.swap_remove(0);
         let path = dir.join(PRIVATE);
@@ -112,13 +112,13 @@ impl Authority {
         )
     }
 
-    /// True if `dir` has an authority.
+    /// Returns true if `dir` has an authority.
     pub fn is_in(dir: &Path) -> bool {
-        // Written last.
+        // The certificate is written last.
         dir.join(CERTIFICATE).exists() && dir.join(PRIVATE).exists()
     }
 
-    /// The authority's certificate in `dir`, which every host of the file system has.
+    /// Returns the authority's certificate in `dir`; every host of the file system has a copy.
     ///
     /// # Errors
     /// `Io`, `Damaged`.
@@ -132,17 +132,18 @@ impl Authority {
         Ok(Authority { fsname: fsname.to_owned(), certificate, issuer })
     }
 
-    /// Its certificate.
+    /// Returns the authority's certificate.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// What a token names it by.
+    /// Returns the fingerprint by which a token names the authority.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)
     }
 
-    /// Signs the public key of a request: a certificate of `identity` with a new end, whatever the request asks for.
+    /// Signs the public key of a request: a certificate of `identity` with a new expiry, whatever else the
+    /// request asks for.
     ///
     /// # Errors
     /// `Certificate`.
@@ -155,7 +156,7 @@ impl Authority {
         self.sign_at(&csr.0.public_key, identity, nacre_env::clock::wall(), lifetime)
     }
 
-    /// Makes a key pair with a certificate, on the host of the authority.
+    /// Creates a key pair with a certificate, on the host of the authority.
     ///
     /// # Errors
     /// `Certificate`.
@@ -163,7 +164,7 @@ impl Authority {
         self.make_key_at(identity, nacre_env::clock::wall(), lifetime)
     }
 
-    /// The same at another time, for tests of clocks.
+    /// Creates a key pair with a certificate as of `now`, for tests of clocks.
     ///
     /// # Errors
     /// `Certificate`.
@@ -197,7 +198,7 @@ impl Authority {
         Ok(params.signed_by(public, &self.issuer).map_err(failed)?.der().clone())
     }
 
-    /// A number for a new key.
+    /// Draws a number for a new key.
     ///
     /// # Errors
     /// `Random`.
@@ -209,13 +210,14 @@ impl Authority {
 /// `serialNumber` of X.520.
 const SERIAL_OID: [u64; 4] = [2, 5, 4, 5];
 
-/// Serial numbers of certificates are positive.
+/// Clears the sign bit: serial numbers of certificates are positive.
 fn positive(mut bytes: [u8; 16]) -> [u8; 16] {
     bytes[0] = bytes[0] & 0x7f | 0x40;
     bytes
 }
 
-/// Clients never prove that they are servers. Every server is a client of others.
+/// Returns the extended key usages of roles. Clients never prove to be servers; every server is a client of
+/// others.
 fn usages(roles: Roles) -> Vec<ExtendedKeyUsagePurpose> {
     let mut usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     if roles.intersects(Roles::MGS | Roles::MDS | Roles::OSS) {
@@ -237,13 +239,13 @@ fn private_of(pair: &KeyPair) -> PrivateKeyDer<'static> {
     PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pair.serialize_der()))
 }
 
-/// A key pair that waits for its certificate.
+/// A key pair without its certificate yet.
 pub struct Request {
     pair: KeyPair,
 }
 
 impl Request {
-    /// Makes a key pair.
+    /// Creates a key pair.
     ///
     /// # Errors
     /// `Certificate`.
@@ -251,10 +253,10 @@ impl Request {
         Ok(Request { pair: generate()? })
     }
 
-    /// The key pair `name` that waits in `dir`, made and written if there is none.
+    /// Loads the pending key pair `name` in `dir`; creates and writes it if there is none.
     ///
     /// # Errors
-    /// `Io`, `Certificate`; `Exposed` and `Foreign` for files that others may use.
+    /// `Io`, `Certificate`; `Exposed` and `Foreign` for files that other users may use.
     pub fn kept(dir: &Path, name: &str) -> Result<Request> {
         files::make_dir(dir)?;
         let path = Request::path(dir, name);
@@ -269,7 +271,7 @@ impl Request {
         Ok(request)
     }
 
-    /// Removes the key pair of [`Request::kept`].
+    /// Removes the pending key pair of [`Request::kept`].
     ///
     /// # Errors
     /// `Io`.
@@ -282,7 +284,7 @@ impl Request {
         dir.join(format!("{name}.key"))
     }
 
-    /// The request for a certificate, in DER.
+    /// Returns the certificate signing request in DER.
     ///
     /// # Errors
     /// `Certificate`.
@@ -293,10 +295,10 @@ impl Request {
         Ok(request.der().to_vec())
     }
 
-    /// The key, with the certificate that was sent.
+    /// Combines the key pair with the certificate that the authority returned.
     ///
     /// # Errors
-    /// `Certificate` if it is not one for this key pair by that authority; `Identity`.
+    /// `Certificate` if it is not for this key pair or not signed by that authority; `Identity`.
     pub fn finish(self, certificate: &[u8], authority: &[u8]) -> Result<Key> {
         let certificate = CertificateDer::from(certificate.to_vec());
         let identity = crate::verify::identity_of(&certificate)?;

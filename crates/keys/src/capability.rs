@@ -1,8 +1,8 @@
-//! Signing and verifying capabilities ([`nacre_types::Capability`]): an HMAC over object, rights, holder and end with a key that metadata
-//! and object servers share.
+//! Signing and verifying capabilities ([`nacre_types::Capability`]): an HMAC over object, rights, holder and
+//! expiry with a key that metadata and object servers share.
 //!
-//! Keys are numbered and change once a day; the one before is honoured too. What was verified is remembered for each connection's client,
-//! so that the next request with it costs a comparison.
+//! Keys are numbered and change once a day; the previous key stays valid. Verified capabilities are cached
+//! per connected client, so that its next request with one costs a comparison.
 
 use crate::clock::SharedClock;
 use nacre_env::sync::{Mutex, RwLock};
@@ -12,13 +12,14 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How long a new key is known before capabilities are signed with it: all servers follow the configuration, each at its time.
+/// Seconds from the arrival of a new key until capabilities are signed with it: servers learn of a change of
+/// the configuration at different times.
 const SPREAD_S: u64 = 60;
-/// Capabilities of one client that are remembered; two in one slot replace each other.
+/// Slots of the cache of one client's verified capabilities; two in one slot replace each other.
 const SLOTS: usize = 256;
-/// What no other use of such a key begins with.
+/// Prefix of the signed message that no other use of such a key has.
 const DOMAIN: &[u8; 4] = b"cap1";
-/// Domain, object, rights, holder, epoch, end: with HMAC's padding one block of SHA-256.
+/// Domain, object, rights, holder, epoch, expiry: with HMAC's padding one block of SHA-256.
 const MESSAGE_BYTES: usize = 4 + 16 + 1 + 8 + 4 + 8;
 
 struct SigningKey {
@@ -27,28 +28,29 @@ struct SigningKey {
     key: hmac::Key,
 }
 
-/// The keys of capabilities that a server knows, the newest first; none where the file system has no authority.
+/// The capability keys of a server, the newest first; empty if the file system has no authority.
 #[derive(Default)]
 pub struct CapabilityKeys {
     keys: RwLock<Vec<SigningKey>>,
-    /// There is one.
+    /// True if the set is not empty.
     are_known: AtomicBool,
-    /// The management server's: the hosts of two servers may have clocks that differ by more than a capability lasts.
+    /// Clock of the management server: clocks of two servers' hosts may differ by more than the life of a
+    /// capability.
     clock: SharedClock,
 }
 
-/// Why a capability lets nobody at an object.
+/// Why a capability does not grant access to an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CapabilityError {
-    /// There is none.
+    /// The request has no capability.
     Missing,
-    /// It gives other rights.
+    /// The capability grants other rights, these.
     Rights(Rights),
-    /// It has ended, so many seconds ago.
+    /// The capability expired this many seconds ago.
     Expired(u64),
-    /// It is signed with a key that is not known here, or not any more.
+    /// The capability is signed with a key of this epoch, which this server does not have yet or any more.
     Epoch(u32),
-    /// It is signed for another object or key, or not by a metadata server.
+    /// The capability is signed for another object or client key, or not by a metadata server.
     Forged,
 }
 
@@ -71,7 +73,7 @@ impl fmt::Display for CapabilityError {
 impl std::error::Error for CapabilityError {}
 
 impl CapabilityKeys {
-    /// These are the keys from now on, the newest first: epoch, time in seconds since 1970, secret.
+    /// Replaces the keys; the newest is first: epoch, time in seconds since 1970, secret.
     pub fn set(&self, keys: impl IntoIterator<Item = (u32, u64, [u8; 32])>) {
         let known: Vec<SigningKey> = keys
             .into_iter()
@@ -85,18 +87,18 @@ impl CapabilityKeys {
         *self.keys.write() = known;
     }
 
-    /// True if capabilities are signed and asked for.
+    /// Returns true if capabilities are signed and required.
     pub fn are_known(&self) -> bool {
         self.are_known.load(Ordering::Relaxed)
     }
 
-    /// The management server's clock.
+    /// Returns the management server's clock.
     pub fn clock(&self) -> &SharedClock {
         &self.clock
     }
 
-    /// What signs capabilities of `holder` that end at `expires_s`; `None` without keys. A key that is so new that not every server may
-    /// know it signs only if there is no other.
+    /// Returns a signer of capabilities for `holder` that expire at `expires_s`; `None` without keys. A key
+    /// so new that some servers may not have it yet signs only if there is no other.
     pub fn signer(&self, holder: KeyId, rights: Rights, expires_s: u64, now_s: u64) -> Option<Signer> {
         let keys = self.keys.read();
         let is_spread = |key: &&SigningKey| key.made_s.saturating_add(SPREAD_S) <= now_s;
@@ -104,10 +106,10 @@ impl CapabilityKeys {
         Some(Signer { holder, rights, epoch: chosen.epoch, expires_s, key: chosen.key.clone() })
     }
 
-    /// Whether a capability gives `holder` what it needs.
+    /// Checks that a capability grants `holder` the access it needs.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason if it does not.
     pub fn check(
         &self,
         holder: KeyId,
@@ -148,12 +150,12 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// Number of the key.
+    /// Returns the epoch of the signing key.
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// The capability for an object.
+    /// Signs the capability for an object.
     pub fn sign(&self, object: &Fid) -> Capability {
         let Signer { holder, rights, epoch, expires_s, .. } = *self;
         let mut signed = Capability { rights, epoch, expires_s, tag: [0; CAPABILITY_TAG_BYTES] };
@@ -184,16 +186,17 @@ fn tag_of(key: &hmac::Key, object: &Fid, holder: KeyId, said: &Capability) -> [u
     tag
 }
 
-/// Compares in a time that does not tell where tags differ.
+/// Compares two tags in constant time, so that the duration does not reveal where they differ.
 fn are_equal(one: &[u8; CAPABILITY_TAG_BYTES], other: &[u8; CAPABILITY_TAG_BYTES]) -> bool {
     let differing = u128::from_ne_bytes(*one) ^ u128::from_ne_bytes(*other);
     std::hint::black_box(differing) == 0
 }
 
-/// An object and what was verified for it.
+/// An object and the capability verified for it.
 type Slot = Mutex<Option<(Fid, Capability)>>;
 
-/// Capabilities of one client that were verified: nothing but the client's own are here, so it learns nothing from how soon it is answered.
+/// Cache of one client's verified capabilities. It has no entries of other clients, so response times reveal
+/// nothing about them.
 #[derive(Default)]
 pub struct Verified {
     slots: OnceLock<Box<[Slot; SLOTS]>>,
@@ -202,7 +205,7 @@ pub struct Verified {
 impl Verified {
     fn slot(&self, capability: &Capability) -> &Slot {
         let slots = self.slots.get_or_init(|| Box::new([const { Mutex::new(None) }; SLOTS]));
-        // Signatures are evenly spread.
+        // Tags are evenly distributed.
         &slots[usize::from(capability.tag[0])]
     }
 
@@ -244,7 +247,7 @@ mod tests {
         let verified = Verified::default();
         let need = ObjectNeed { object, any_of };
         let first = keys.check(holder, &need, Some(capability), now_s, &verified);
-        // What is remembered makes no difference.
+        // The cache does not change the result.
         assert_eq!(keys.check(holder, &need, Some(capability), now_s, &verified), first);
         first
     }

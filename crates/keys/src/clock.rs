@@ -1,10 +1,11 @@
-//! The clock that all servers of a file system count by, whatever their own hosts' clocks say.
+//! The common clock of all servers of a file system, independent of their hosts' clocks.
 
 use nacre_env::clock::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-/// Seconds since 1970, of this host until [`SharedClock::set`]. Runs evenly: a step of the host's clock does not move it.
+/// Seconds since 1970, those of this host until [`SharedClock::set`]. Monotonic: a step of the host's clock
+/// does not change it.
 #[derive(Debug)]
 pub struct SharedClock {
     start: Instant,
@@ -21,12 +22,12 @@ impl Default for SharedClock {
 }
 
 impl SharedClock {
-    /// It is `now_s` at the host whose clock counts.
+    /// Sets the clock: it is `now_s` at the host of the management server.
     pub fn set(&self, now_s: u64) {
         self.start_s.store(now_s.saturating_sub(self.start.elapsed().as_secs()), Ordering::Relaxed);
     }
 
-    /// Seconds since 1970.
+    /// Returns the time in seconds since 1970.
     pub fn now_s(&self) -> u64 {
         self.start_s.load(Ordering::Relaxed).saturating_add(self.start.elapsed().as_secs())
     }

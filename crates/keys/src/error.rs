@@ -1,4 +1,4 @@
-//! What goes wrong with keys.
+//! Errors of keys.
 
 use nacre_types::IdentityError;
 use std::io;
@@ -13,14 +13,14 @@ pub enum KeyError {
     /// A file cannot be read or written.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
-        /// Such as "read".
+        /// Attempted action, such as "read".
         what: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// The reason.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Others than its owner may use a file that holds a secret.
+    /// Users other than the owner have access to a file that holds a secret.
     #[error("{} may be read or changed by others (mode {mode:03o}): 'chmod go= {}' and consider its key known", path.display(), path.display())]
     Exposed {
         /// The file or directory.
@@ -28,39 +28,39 @@ pub enum KeyError {
         /// Its permissions.
         mode: u32,
     },
-    /// A file that holds a secret belongs to somebody else.
+    /// A file that holds a secret belongs to another user.
     #[error("{} belongs to user {owner}, not to user {user} or root: it is not used", path.display())]
     Foreign {
         /// The file or directory.
         path: PathBuf,
         /// Its owner.
         owner: u32,
-        /// The user of this process.
+        /// User of this process.
         user: u32,
     },
-    /// A file has something else in it than it should.
+    /// A file does not have the expected content.
     #[error("{} is damaged: {what}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What it lacks.
+        /// The missing part.
         what: &'static str,
     },
-    /// A certificate names no identity.
+    /// A certificate does not name an identity.
     #[error("{0}")]
     Identity(#[from] IdentityError),
-    /// A certificate or a request for one is not accepted, or cannot be made.
+    /// A certificate or a signing request was rejected, or could not be created.
     #[error("{what}: {reason}")]
     Certificate {
-        /// What was attempted.
+        /// Attempted action.
         what: &'static str,
-        /// Why it failed.
+        /// Reason of the failure.
         reason: String,
     },
     /// A text is not a token.
     #[error("this is not a token of 'nacre key token': {0}")]
     Token(&'static str),
-    /// The system gives no random numbers.
+    /// The system returned no random numbers.
     #[error("the system gives no random numbers")]
     Random,
 }

@@ -1,4 +1,4 @@
-//! Files of keys: who may read them, and how they are replaced.
+//! Files of keys: their permissions, and how they are replaced.
 
 use crate::error::{KeyError, Result};
 use crate::verify::identity_of;
@@ -16,7 +16,7 @@ const FILE_MAX: u64 = 64 << 10;
 
 /// A private key with its certificate.
 pub struct Key {
-    /// What it proves.
+    /// Identity that the certificate proves.
     pub identity: Identity,
     pub(crate) certificate: CertificateDer<'static>,
     pub(crate) authority: CertificateDer<'static>,
@@ -30,10 +30,10 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    /// Reads the key `name` in `dir`.
+    /// Loads the key `name` in `dir`.
     ///
     /// # Errors
-    /// `Io`, `Damaged`, `Identity`; `Exposed` and `Foreign` for files that others may use.
+    /// `Io`, `Damaged`, `Identity`; `Exposed` and `Foreign` for files that other users may use.
     pub fn load(dir: &Path, name: &str) -> Result<Key> {
         check_private(dir, &fs::metadata(dir).map_err(KeyError::io("read", dir))?)?;
         let path = certificate_path(dir, name);
@@ -54,17 +54,17 @@ impl Key {
         Ok(key)
     }
 
-    /// The certificate of its authority, as PEM.
+    /// Returns the certificate of its authority as PEM.
     pub fn authority_pem(&self) -> String {
         pem("CERTIFICATE", &self.authority)
     }
 
-    /// True if `dir` has a key of this name.
+    /// Returns true if `dir` has a key of this name.
     pub fn is_in(dir: &Path, name: &str) -> bool {
         certificate_path(dir, name).exists()
     }
 
-    /// Writes it, in place of an earlier one of the same name.
+    /// Writes the key, replacing an earlier one of the same name.
     ///
     /// # Errors
     /// `Io`.
@@ -75,7 +75,7 @@ impl Key {
         };
         let private = pem("PRIVATE KEY", private.secret_pkcs8_der());
         let certificate = pem("CERTIFICATE", &self.certificate) + &pem("CERTIFICATE", &self.authority);
-        // The certificate goes last: it says that there is a key.
+        // The certificate is written last: its existence means that the key is complete.
         write_secret(&dir.join(format!("{name}.key")), private.as_bytes())?;
         write_public(&certificate_path(dir, name), certificate.as_bytes())
     }
@@ -98,13 +98,14 @@ fn certificate_path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.pem"))
 }
 
-/// Makes a directory that nobody else may look into, unless there is one; one that others may write to is refused.
+/// Creates a directory that only its owner may read, unless it exists; refuses one that other users may write
+/// to.
 pub(crate) fn make_dir(dir: &Path) -> Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(KeyError::io("make", dir))?;
     check_private(dir, &fs::metadata(dir).map_err(KeyError::io("read", dir))?)
 }
 
-/// Nobody but this user and root may use it.
+/// Checks that only this user and root have access.
 fn check_private(path: &Path, found: &fs::Metadata) -> Result<()> {
     let user = rustix::process::geteuid().as_raw();
     if found.uid() != user && found.uid() != 0 {
@@ -114,7 +115,7 @@ fn check_private(path: &Path, found: &fs::Metadata) -> Result<()> {
     if mode & 0o077 == 0 { Ok(()) } else { Err(KeyError::Exposed { path: path.to_owned(), mode }) }
 }
 
-/// Reads a file that nobody else may read.
+/// Reads a file to which no other user has access.
 pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>> {
     read(path, true)
 }
@@ -132,7 +133,7 @@ fn read(path: &Path, is_secret: bool) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Certificates in a file, at least one.
+/// Reads the certificates in a file; an error if there are none.
 pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let bytes = read(path, false)?;
     let found: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -150,7 +151,7 @@ pub(crate) fn write_public(path: &Path, content: &[u8]) -> Result<()> {
     replace(path, content, 0o644).map_err(KeyError::io("write", path))
 }
 
-/// A file is there as a whole or not at all, also after a power cut.
+/// Replaces a file atomically: after a power cut it has the old content or the new.
 fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let new = path.with_extension("new");
     match fs::remove_file(&new) {
@@ -158,7 +159,7 @@ fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
-    // The umask may have taken some away, never added.
+    // The umask may have removed permissions, it never adds any.
     file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(content)?;
     file.sync_all()?;

@@ -1,7 +1,8 @@
-//! Keys of a file system: its authority, certificates that carry identities, tokens that enrol keys, and the settings of TLS.
+//! Keys of a file system: its authority, certificates that carry identities, tokens that enrol keys, and the
+//! settings of TLS.
 //!
-//! The design is in `docs/design/security.md`. Cryptography is that of `ring`, certificates that of `rcgen` and `webpki`, TLS that of
-//! `rustls`; what is here is who is believed.
+//! The design is in `docs/design/security.md`. Cryptography is from `ring`, certificates from `rcgen` and
+//! `webpki`, TLS from `rustls`; this crate decides which identities are trusted.
 
 mod authority;
 mod capability;

@@ -1,6 +1,8 @@
-//! What an authority has issued: one file for each key, and one for each token, below the directory of the authority.
+//! Registry of what an authority has issued: one file per key and one per token, below the directory of the
+//! authority.
 //!
-//! Files are replaced as a whole, so that processes of this host may look while the management server changes them.
+//! Files are replaced atomically, so that processes of this host may read them while the management server
+//! changes them.
 
 use crate::authority::random;
 use crate::error::{KeyError, Result};
@@ -14,32 +16,33 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Directory of issued keys in that of the authority.
+/// Directory of issued keys, in the directory of the authority.
 const ISSUED: &str = "issued";
-/// Directory of tokens in that of the authority.
+/// Directory of tokens, in the directory of the authority.
 const TOKENS: &str = "tokens";
-/// Keys that one token may enrol.
+/// Keys that one token may enrol, at most.
 pub const USES_MAX: u32 = 1 << 16;
 
-/// What a token is to enrol.
+/// What a token grants to the keys that it enrols.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grant {
-    /// Roles, user, subtree, read-only of the keys; number, end and name are given with each key.
+    /// Roles, user, subtree and read-only flag of the keys; number, expiry and name are set for each key.
     pub identity: Identity,
-    /// When the token ends, in seconds since 1970.
+    /// Expiry of the token in seconds since 1970.
     pub until_s: u64,
-    /// Keys that it enrols, at most [`USES_MAX`].
+    /// Number of keys that it enrols, at most [`USES_MAX`].
     pub uses: u32,
-    /// Life of the certificates.
+    /// Life of the keys' certificates.
     pub lifetime: Duration,
 }
 
-/// A token as it is kept.
+/// A token as stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Record {
     grant: Grant,
     secret: SecretHash,
-    /// Public keys (SHA-256) that it has enrolled, with their numbers: the same request again gets the same key.
+    /// Hashes (SHA-256) of the public keys that it has enrolled, with their numbers: a repeated request gets
+    /// the same key number.
     enrolled: Vec<([u8; 32], KeyId)>,
 }
 
@@ -49,31 +52,32 @@ impl Record {
     }
 }
 
-/// Where a key was made.
+/// Where a key was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// On the host of the authority, by its owner. Targets may go from one such key to another, as when processes are put together.
+    /// On the host of the authority, by its owner. A target may change from one such key to another, as when
+    /// processes are merged.
     Home,
-    /// Elsewhere, by a token.
+    /// On another host, by a token.
     Token,
 }
 
-/// Line of a key of the host of the authority.
+/// Marks a key that was created on the host of the authority.
 const HOME: &str = "home";
 
-/// Keys and tokens of one authority.
+/// The keys and tokens of one authority.
 #[derive(Clone, Debug)]
 pub struct Registry {
     dir: PathBuf,
 }
 
 impl Registry {
-    /// That of the authority in `dir`.
+    /// Returns the registry of the authority in `dir`.
     pub fn of(dir: &Path) -> Registry {
         Registry { dir: dir.to_owned() }
     }
 
-    /// Notes a key that was issued, or its new end.
+    /// Records an issued key, or its new expiry.
     ///
     /// # Durability
     /// Durable on return.
@@ -87,7 +91,7 @@ impl Registry {
         files::write_secret(&dir.join(identity.id.to_string()), format!("{identity}\n{origin}\n").as_bytes())
     }
 
-    /// Where the key of this number was made; `None` for one that was never issued.
+    /// Returns where the key of this number was created; `None` if it was never issued.
     ///
     /// # Errors
     /// `Io`; `Damaged`.
@@ -95,7 +99,7 @@ impl Registry {
         Ok(self.issued(id)?.map(|(_, origin)| origin))
     }
 
-    /// The key of this number, as it was issued last.
+    /// Returns the identity of the key of this number, as issued last.
     ///
     /// # Errors
     /// `Io`; `Damaged`.
@@ -113,7 +117,7 @@ impl Registry {
         Ok(Some((identity, origin)))
     }
 
-    /// All keys, ordered by number. Files that cannot be read are logged.
+    /// Returns all keys, ordered by number. Files that cannot be read are logged and skipped.
     ///
     /// # Errors
     /// `Io`.
@@ -130,7 +134,7 @@ impl Registry {
         Ok(keys)
     }
 
-    /// Makes a token, and forgets those that have ended.
+    /// Creates a token, and removes expired ones.
     ///
     /// # Durability
     /// Durable on return.
@@ -144,7 +148,8 @@ impl Registry {
         Ok(token)
     }
 
-    /// True if the secret is that of a token that has not ended. What costs more than this is done after it.
+    /// Returns true if the secret is that of a token that has not expired. A cheap check, to be made before
+    /// any expensive work.
     ///
     /// # Errors
     /// `Io`, `Damaged`.
@@ -152,13 +157,14 @@ impl Registry {
         Ok(self.token(id)?.is_some_and(|record| record.accepts(secret, now_s)))
     }
 
-    /// Uses a token for the public key in `public`: the identity of the new key. The same key again gets the same identity.
-    /// `None` for a token that is used up, and where [`Registry::accepts`] is false.
+    /// Redeems a token for the public key in `public`; returns the identity of the new key. A repeated
+    /// request for the same key gets the same identity. `None` for a token without uses left, and where
+    /// [`Registry::accepts`] is false.
     ///
-    /// Callers see to it that one redeems at a time.
+    /// Callers serialise redemptions.
     ///
     /// # Durability
-    /// Durable on return: a token that was used stays used.
+    /// Durable on return: a use of a token is never lost.
     ///
     /// # Errors
     /// `Io`, `Damaged`, `Random`.
@@ -228,7 +234,7 @@ impl Registry {
     }
 }
 
-/// The text of a file; `None` without one.
+/// Reads a file; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<String>> {
     match files::read_secret(path) {
         Ok(bytes) => String::from_utf8(bytes)
@@ -239,7 +245,7 @@ fn read(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Names in a directory; none without it.
+/// Returns the names in a directory; none if it does not exist.
 fn names(dir: &Path) -> Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -249,7 +255,7 @@ fn names(dir: &Path) -> Result<Vec<String>> {
     names.collect::<std::io::Result<_>>().map_err(KeyError::io("read", dir))
 }
 
-/// Strict: what is not understood makes it no token.
+/// Parses a record, strictly: with any part that is not understood it is not a token.
 fn parse(text: &str) -> Option<Record> {
     let mut lines = text.lines();
     let mut line = |key: &str| lines.next()?.strip_prefix(key)?.strip_prefix(' ');

@@ -1,4 +1,5 @@
-//! Settings of TLS: 1.3 alone, certificates of one authority, sessions that are resumed, secrets that can be taken out.
+//! Settings of TLS: only version 1.3, certificates of one authority, session resumption, extraction of
+//! traffic secrets.
 
 use crate::error::{KeyError, Result};
 use crate::files::Key;
@@ -16,10 +17,11 @@ use std::sync::Arc;
 
 /// Sessions that a client remembers for resumption: one for each server address.
 const SESSIONS_MAX: usize = 4096;
-/// Longest message of a handshake before the peer is known, in bytes.
+/// Longest handshake message before the peer is authenticated, in bytes.
 const FRAGMENT_MAX: Option<usize> = None;
 
-/// AES-128-GCM before the others: half the CPU of AES-256-GCM's rounds, at a strength that nothing here needs more than.
+/// Returns the provider, with AES-128-GCM first: half the CPU time of AES-256-GCM, and more strength is not
+/// needed here.
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
     provider.cipher_suites.retain(|suite| suite.version().version == rustls::ProtocolVersion::TLSv1_3);
@@ -28,7 +30,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-/// Keys of this process, one for each authority, and what they are replaced by when they are renewed.
+/// The keys of this process, one per authority; a renewed key replaces its predecessor.
 #[derive(Debug)]
 struct Current(RwLock<Vec<(DistinguishedName, Arc<CertifiedKey>)>>);
 
@@ -39,7 +41,7 @@ impl Current {
         Ok(Arc::new(current))
     }
 
-    /// Uses a key instead of the one of the same authority.
+    /// Replaces the key of the same authority.
     fn replace(&self, key: &Key) -> Result<()> {
         let (authority, key) = (subject_of(&key.authority)?, Arc::new(key.certified()?));
         let mut keys = self.0.write();
@@ -56,7 +58,7 @@ impl rustls::server::ResolvesServerCert for Current {
 }
 
 impl rustls::client::ResolvesClientCert for Current {
-    /// The key of the authority that the server knows.
+    /// Chooses the key of the authority that the server announces.
     fn resolve(&self, hints: &[&[u8]], _: &[rustls::SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let is_known = |authority: &DistinguishedName| hints.contains(&authority.as_ref());
         self.0.read().iter().find(|(authority, _)| is_known(authority)).map(|(_, key)| key.clone())
@@ -70,8 +72,9 @@ impl rustls::client::ResolvesClientCert for Current {
 const ENCRYPT: &[u8] = b"nacre-encrypt";
 const AUTHENTICATE: &[u8] = b"nacre-authenticate";
 
-/// Name of a protection in the handshake (ALPN), where both sides agree on it and nobody on the way can change it. Peers with a key are
-/// encrypted by servers that are open to others.
+/// Returns the name of a protection level in the handshake (ALPN), where both sides agree on it and no
+/// attacker on the path can change it. Servers that admit peers without a key encrypt the traffic of peers
+/// with one.
 pub const fn protocol_of(security: Security) -> &'static [u8] {
     match security {
         Security::Encrypt | Security::Open => ENCRYPT,
@@ -79,7 +82,7 @@ pub const fn protocol_of(security: Security) -> &'static [u8] {
     }
 }
 
-/// What a name in the handshake stands for.
+/// Returns the protection level that a name in the handshake stands for.
 pub fn security_of_protocol(name: &[u8]) -> Option<Security> {
     [Security::Encrypt, Security::Authenticate].into_iter().find(|one| protocol_of(*one) == name)
 }
@@ -88,18 +91,18 @@ fn unusable(error: rustls::Error) -> KeyError {
     KeyError::certificate("cannot set up TLS", error)
 }
 
-/// A client's half.
+/// TLS settings of a client.
 #[derive(Clone)]
 pub struct ClientTls {
-    /// Replaced when the key is renewed: a session that is resumed proves the old one.
+    /// Configurations, replaced when the key is renewed: a resumed session would prove the old one.
     configs: Arc<RwLock<ClientConfigs>>,
     current: Option<Arc<Current>>,
     revoked: Arc<Revoked>,
 }
 
-/// What a client agrees to.
+/// Configurations by what the client accepts.
 struct ClientConfigs {
-    /// Whatever the server chooses.
+    /// Accepts the protection that the server chooses.
     any: Arc<ClientConfig>,
     encrypted: Arc<ClientConfig>,
 }
@@ -126,11 +129,11 @@ impl std::fmt::Debug for ClientTls {
 }
 
 impl ClientTls {
-    /// With keys for servers of a file system. Several are of file systems with the same name: a server gets the one of its
-    /// authority.
+    /// Creates the settings with keys for the servers of a file system. Several keys are for file systems of
+    /// the same name: a server gets the key of its authority.
     ///
     /// # Errors
-    /// `Certificate` for a key that cannot be used.
+    /// `Certificate` for an unusable key.
     pub fn new(fsname: &str, keys: &[Key]) -> Result<ClientTls> {
         let authorities = keys.iter().map(|key| key.authority.clone()).collect();
         let verifier = Verifier::of_authorities(authorities, fsname, false)?;
@@ -139,7 +142,7 @@ impl ClientTls {
         Ok(ClientTls::finish(config, Some(current)))
     }
 
-    /// Without a key, to enrol one at a server of the authority with this fingerprint.
+    /// Creates the settings without a key, to enrol one at a server of the authority with this fingerprint.
     ///
     /// # Errors
     /// `Certificate`.
@@ -151,29 +154,29 @@ impl ClientTls {
     fn finish(mut config: ClientConfig, current: Option<Arc<Current>>) -> ClientTls {
         config.enable_secret_extraction = true;
         config.max_fragment_size = FRAGMENT_MAX;
-        // Names of sessions are ours; nobody needs to read them.
+        // The name only identifies sessions for resumption; the server does not need it.
         config.enable_sni = false;
         let configs = Arc::new(RwLock::new(ClientConfigs::new(config)));
         ClientTls { configs, current, revoked: Arc::default() }
     }
 
-    /// Servers with these keys are not talked to.
+    /// Refuses servers with these keys.
     pub fn with_revoked(self, revoked: Arc<Revoked>) -> ClientTls {
         ClientTls { revoked, ..self }
     }
 
-    /// Keys of servers that are refused.
+    /// Returns the refused keys of servers.
     pub fn revoked(&self) -> &Arc<Revoked> {
         &self.revoked
     }
 
-    /// For a connection that is protected as the server chooses, or is encrypted.
+    /// Returns the configuration for a connection: encrypted, or protected as the server chooses.
     pub fn config(&self, encrypted_only: bool) -> Arc<ClientConfig> {
         let configs = self.configs.read();
         if encrypted_only { configs.encrypted.clone() } else { configs.any.clone() }
     }
 
-    /// From now on, connections use this key.
+    /// Replaces the key; later connections use this one.
     ///
     /// # Errors
     /// `Certificate`.
@@ -185,7 +188,7 @@ impl ClientTls {
         Ok(())
     }
 
-    /// Name under which sessions with a server are remembered.
+    /// Returns the name under which sessions with a server are cached.
     pub fn session_name(address: SocketAddr) -> String {
         let host: String =
             address.ip().to_string().chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
@@ -200,7 +203,7 @@ fn builder(
     Ok(builder.map_err(unusable)?.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
 }
 
-/// A server's half.
+/// TLS settings of a server.
 #[derive(Clone)]
 pub struct ServerTls {
     encrypt: Arc<ServerConfig>,
@@ -217,10 +220,11 @@ impl std::fmt::Debug for ServerTls {
 }
 
 impl ServerTls {
-    /// With a key, for peers of its file system; if `enrols`, for those too that have no certificate yet.
+    /// Creates the settings with a key, for peers of its file system; with `enrols`, also for peers without a
+    /// certificate.
     ///
     /// # Errors
-    /// `Certificate` for a key that cannot be used.
+    /// `Certificate` for an unusable key.
     pub fn new(key: &Key, enrols: bool, revoked: Arc<Revoked>) -> Result<ServerTls> {
         let verifier = Verifier::of_authorities(vec![key.authority.clone()], &key.identity.fsname, enrols)?;
         let current = Current::new(std::slice::from_ref(key))?;
@@ -230,7 +234,7 @@ impl ServerTls {
         config.enable_secret_extraction = true;
         config.max_fragment_size = FRAGMENT_MAX;
         config.ticketer = ring::Ticketer::new().map_err(unusable)?;
-        // One for each connection of a client to follow.
+        // One ticket for each of the client's later connections.
         config.send_tls13_tickets = 2;
         let agreeing_to = |protection: Security| {
             let mut config = config.clone();
@@ -241,7 +245,7 @@ impl ServerTls {
         Ok(ServerTls { encrypt, authenticate, current, identity: key.identity.clone(), revoked })
     }
 
-    /// For a connection that is protected like this.
+    /// Returns the configuration for a connection with this protection.
     pub fn config(&self, protection: Security) -> Arc<ServerConfig> {
         match protection {
             Security::Encrypt | Security::Open => self.encrypt.clone(),
@@ -249,17 +253,17 @@ impl ServerTls {
         }
     }
 
-    /// What its key proves.
+    /// Returns the identity that the key proves.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Keys that are refused.
+    /// Returns the refused keys.
     pub fn revoked(&self) -> &Arc<Revoked> {
         &self.revoked
     }
 
-    /// From now on, connections use this key.
+    /// Replaces the key; later connections use this one.
     ///
     /// # Errors
     /// `Certificate`.

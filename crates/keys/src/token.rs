@@ -1,4 +1,4 @@
-//! Tokens: what enrols a key, to be carried from the management server to a host by a person or a script.
+//! Tokens, which enrol keys. A person or a script carries them from the management server to a host.
 
 use crate::authority::random;
 use crate::error::{KeyError, Result};
@@ -8,7 +8,7 @@ use ring::digest::{SHA256, digest};
 use std::fmt;
 use std::str::FromStr;
 
-/// How a token begins; the number is that of its form.
+/// Prefix of a token with the version of its format.
 const PREFIX: &str = "nacre1-";
 const FINGERPRINT_BYTES: usize = 32;
 const ID_BYTES: usize = 8;
@@ -19,7 +19,7 @@ const SECRET_BYTES: usize = 16;
 pub struct Fingerprint(pub [u8; FINGERPRINT_BYTES]);
 
 impl Fingerprint {
-    /// Of this certificate, in DER.
+    /// Computes the fingerprint of a certificate in DER.
     pub fn of(certificate: &[u8]) -> Fingerprint {
         Fingerprint(sha256(certificate))
     }
@@ -37,7 +37,7 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
     hash
 }
 
-/// Names a token at the management server. No secret.
+/// Number of a token at the management server. Not a secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TokenId(pub u64);
 
@@ -47,7 +47,7 @@ impl fmt::Display for TokenId {
     }
 }
 
-/// What only the holder of a token knows. It has no text but that of its token.
+/// Secret that only the holder of a token has. It is formatted only as part of its token.
 #[derive(Clone, Copy)]
 pub struct Secret(pub [u8; SECRET_BYTES]);
 
@@ -57,37 +57,39 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What the management server keeps of a secret: it has 128 random bits, so one hash is enough.
+/// Hash of a secret, as the management server stores it. The secret has 128 random bits, so a plain hash is
+/// enough.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SecretHash(pub [u8; 32]);
 
 impl Secret {
-    /// What is kept of it.
+    /// Returns the hash to store.
     pub fn hash(&self) -> SecretHash {
         SecretHash(sha256(&self.0))
     }
 }
 
 impl SecretHash {
-    /// True for the hash of `secret`. What the time of comparing tells is of hashes, from which no secret follows.
+    /// Returns true for the hash of `secret`. The duration of the comparison reveals something of hashes
+    /// only, and no secret follows from those.
     pub fn is_of(&self, secret: &Secret) -> bool {
         *self == secret.hash()
     }
 }
 
-/// A token; its text is a secret.
+/// A token; its text is secret.
 #[derive(Clone, Copy, Debug)]
 pub struct Token {
-    /// The authority that the server has to prove.
+    /// Fingerprint of the authority that the server has to prove.
     pub authority: Fingerprint,
-    /// Which it is.
+    /// Number of the token.
     pub id: TokenId,
-    /// Its secret.
+    /// Secret of the token.
     pub secret: Secret,
 }
 
 impl Token {
-    /// A new one.
+    /// Draws a new token.
     ///
     /// # Errors
     /// `Random`.
@@ -95,7 +97,7 @@ impl Token {
         Ok(Token { authority, id: TokenId(u64::from_le_bytes(random()?)), secret: Secret(random()?) })
     }
 
-    /// Its text, to be given to nobody but the side that enrols.
+    /// Returns the token's text, which only the enrolling side may get.
     pub fn reveal(&self) -> String {
         let mut bytes = Vec::with_capacity(FINGERPRINT_BYTES + ID_BYTES + SECRET_BYTES);
         bytes.extend_from_slice(&self.authority.0);

@@ -1,17 +1,18 @@
-//! Everything here that reads what strangers send, by bytes: for tests with random input, and for fuzzing.
+//! Every parser of this crate that reads input of untrusted peers, on raw bytes: for tests with random input
+//! and for fuzzing.
 
 use crate::authority::Csr;
 use crate::token::Token;
 use crate::verify::identity_of;
 use nacre_types::Identity;
 
-/// Reads the bytes as a certificate, a request for one, a token and the text of an identity. What can be read is what it says: an identity
-/// and a token come out of their text as they went in.
+/// Parses the bytes as a certificate, a signing request, a token and the text of an identity. Checks the
+/// round trip: an identity or a token that was parsed formats to what it was parsed from.
 ///
 /// # Panics
-/// Where that is not so.
+/// If the round trip fails.
 pub fn read(bytes: &[u8]) {
-    // Signs that need not be escaped make a text longer, which may be too long then.
+    // Formatting escapes more characters than parsing requires, and the longer text may exceed the limit.
     let same = |identity: &Identity| {
         identity.to_string().parse::<Identity>().map_or(true, |other| other == *identity)
     };
@@ -34,7 +35,7 @@ mod tests {
     use crate::{Authority, Fingerprint, LIFETIME, Request};
     use nacre_types::{KeyId, Roles};
 
-    /// What strangers might send, as it should be.
+    /// Valid inputs.
     fn seeds() -> Vec<Vec<u8>> {
         let dir = tempfile::tempdir().expect("a directory");
         let authority = Authority::create(&dir.path().join("keys"), "fs").expect("an authority");

@@ -1,4 +1,5 @@
-//! Who is believed: certificates of the authority, for their time and purpose, that name an identity of the file system.
+//! Verification of peers: certificates of the authority, within their validity, for their purpose, that name
+//! an identity of the file system.
 
 use crate::error::{KeyError, Result};
 use crate::token::Fingerprint;
@@ -16,10 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-/// Most certificates that a peer may send.
+/// Number of certificates in a peer's chain, at most.
 const CHAIN_MAX: usize = 4;
 
-/// Keys that are not accepted any more. Shared by all that ask, and replaced as a whole.
+/// Revoked keys. One set is shared by all verifiers and replaced atomically.
 #[derive(Default, Debug)]
 pub struct Revoked {
     ids: RwLock<HashSet<KeyId>>,
@@ -27,17 +28,17 @@ pub struct Revoked {
 }
 
 impl Revoked {
-    /// True for a key that was revoked.
+    /// Returns true if the key is revoked.
     pub fn has(&self, id: KeyId) -> bool {
         self.ids.read().contains(&id)
     }
 
-    /// Another number after each change.
+    /// Returns the version of the set, which changes with each change of it.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// These are revoked, and no others. True if some were not before.
+    /// Replaces the set. Returns true if it revokes a key that was not revoked before.
     pub fn set(&self, ids: impl IntoIterator<Item = KeyId>) -> bool {
         let new: HashSet<KeyId> = ids.into_iter().collect();
         let mut known = self.ids.write();
@@ -48,12 +49,13 @@ impl Revoked {
     }
 }
 
-/// What makes a certificate believed.
+/// Which certificates are trusted.
 #[derive(Clone, Debug)]
 enum Trust {
-    /// One of these authorities signed it.
+    /// Those signed by one of these authorities.
     Authorities(Vec<CertificateDer<'static>>),
-    /// An authority with this fingerprint signed it, whose certificate comes along: all that a token knows.
+    /// Those signed by the authority with this fingerprint, whose certificate is in the chain: a token has
+    /// only the fingerprint.
     Fingerprint(Fingerprint),
 }
 
@@ -61,16 +63,17 @@ enum Trust {
 #[derive(Debug)]
 pub struct Verifier {
     trust: Trust,
-    /// Empty: any, for a token does not know it.
+    /// Name of the file system; empty accepts any, as a token does not have it.
     fsname: String,
-    /// Connections without a certificate are let in, for enrolment.
+    /// Accepts connections without a certificate, for enrolment.
     may_be_unknown: bool,
     names: Vec<DistinguishedName>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl Verifier {
-    /// Of the file system of these authorities. `may_be_unknown`: peers without a certificate are not refused here.
+    /// Creates a verifier for the file system of these authorities. `may_be_unknown` accepts peers without a
+    /// certificate.
     pub(crate) fn of_authorities(
         authorities: Vec<CertificateDer<'static>>,
         fsname: &str,
@@ -121,15 +124,15 @@ impl Verifier {
     }
 }
 
-/// The name of an authority, as servers say which they know.
+/// Returns the name of an authority in the form in which servers announce it.
 pub(crate) fn subject_of(authority: &CertificateDer<'static>) -> Result<DistinguishedName> {
     let anchor = anchor_from_trusted_cert(authority)
         .map_err(|error| KeyError::certificate("this is not the certificate of an authority", error))?;
-    // An anchor has the content of the name; a name on the wire is a sequence of it.
+    // The anchor has the content of the name; on the wire it is wrapped in a sequence.
     Ok(DistinguishedName::in_sequence(&anchor.subject))
 }
 
-/// What a certificate says. It is to be believed only of one that was verified.
+/// Returns the identity that a certificate names. Only valid for a verified certificate.
 pub(crate) fn identity_of(certificate: &CertificateDer<'_>) -> Result<Identity> {
     let parsed = EndEntityCert::try_from(certificate)
         .map_err(|error| KeyError::certificate("this is not a certificate", error))?;
@@ -156,7 +159,8 @@ fn rejected(error: webpki::Error) -> Error {
 type Checked<T> = std::result::Result<T, Error>;
 
 impl ServerCertVerifier for Verifier {
-    /// The name is that of a session, not of a host: what counts is the identity.
+    /// Verifies a server's certificate. The server name is that of a session, not of a host, and is ignored:
+    /// the identity counts.
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -234,7 +238,7 @@ impl ClientCertVerifier for Verifier {
     }
 }
 
-/// Who has proved to be whom in a handshake that has ended; `None`: the peer has no certificate.
+/// Returns the identity that the peer has proved in a completed handshake; `None` if it has no certificate.
 ///
 /// # Errors
 /// `Identity`, which a handshake with a [`Verifier`] rules out.
