@@ -1,8 +1,8 @@
 //! Files of a crate that import each other in a circle.
 //!
-//! A circle is read as one file: none of its parts can be understood, moved or tested without the others. Names are resolved as far
-//! as `use` and paths that begin with `crate`, `self` or `super` say; parents that only list their modules count as files, too, and the
-//! root of a crate does not.
+//! A circle reads as one file: none of its parts can be understood, moved or tested without the others. Names
+//! are resolved as far as `use` and paths that begin with `crate`, `self` or `super` allow; parents that only
+//! list their modules count as files, too, and the root of a crate does not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,15 +11,15 @@ use std::path::Path;
 use crate::Finding;
 use crate::source::{code_of, files};
 
-/// Files in the largest circle.
+/// Files of a circle, at most.
 const CIRCLE_MAX: usize = 5;
 
-/// The files of a crate by the paths of their modules.
+/// The files of a crate by module path.
 type Modules = BTreeMap<String, String>;
-/// What each of them imports.
+/// Imports of each module.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
-/// Everything that this check looks at.
+/// Returns the circles that are too large.
 pub fn check(root: &Path) -> Vec<Finding> {
     let crates = fs::read_dir(root.join("crates")).into_iter().flatten().flatten();
     let mut findings: Vec<Finding> = crates.flat_map(|entry| check_crate(&entry.path())).collect();
@@ -61,7 +61,7 @@ fn imports(modules: &Modules) -> Imports {
     modules.iter().map(of).collect()
 }
 
-/// Paths in code that begin in this crate, with the groups of `use` written out.
+/// Returns the paths in code that begin in this crate, with the groups of `use` expanded.
 fn paths(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
@@ -73,7 +73,7 @@ fn paths(code: &str) -> Vec<String> {
             }
             let end = code[at..].find(|letter: char| !(is_word(letter) || ":{}, \n*".contains(letter)));
             let rest = &code[at..at + end.unwrap_or(code.len() - at)];
-            // A group belongs to a path only directly behind `::`; otherwise what follows is other code.
+            // A group belongs to a path only directly after `::`; otherwise it is other code.
             let plain = rest.find(|letter: char| !(is_word(letter) || letter == ':')).unwrap_or(rest.len());
             match rest[..plain].ends_with("::") && rest[plain..].starts_with('{') {
                 true => drop(expand(&rest[..plain], &rest[plain + 1..], &mut found)),
@@ -84,7 +84,8 @@ fn paths(code: &str) -> Vec<String> {
     found
 }
 
-/// Appends the paths of a group, whose opening brace is behind `prefix`. Returns what follows its closing brace.
+/// Appends the paths of a group, whose opening brace follows `prefix`. Returns the text after its closing
+/// brace.
 fn expand<'a>(prefix: &str, mut group: &'a str, found: &mut Vec<String>) -> &'a str {
     loop {
         group = group.trim_start_matches([' ', '\n', ',']);
@@ -106,7 +107,7 @@ fn expand<'a>(prefix: &str, mut group: &'a str, found: &mut Vec<String>) -> &'a 
     }
 }
 
-/// The module that a path in `module` leads to, if it is a file of its own and another one.
+/// Returns the module that a path in `module` leads to, if it is another file.
 fn resolve(modules: &Modules, module: &str, path: &str) -> Option<String> {
     let mut place: Vec<&str> = module.split("::").collect();
     let mut parts = path.split("::").filter(|part| !part.is_empty()).peekable();
@@ -127,7 +128,7 @@ fn resolve(modules: &Modules, module: &str, path: &str) -> Option<String> {
         .filter(|name| name != module)
 }
 
-/// Files from which each can be reached from each other, of two and more.
+/// Returns the sets of two or more files in which each is reachable from each other one.
 fn circles(imports: &Imports) -> BTreeSet<BTreeSet<String>> {
     let reached: BTreeMap<&String, BTreeSet<&String>> =
         imports.keys().map(|from| (from, reach(imports, from))).collect();

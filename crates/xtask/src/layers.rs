@@ -1,16 +1,16 @@
-//! Which crate may use which: the table of docs/architecture.md, enforced.
+//! Which crate may depend on which: the table of ARCHITECTURE.md, enforced.
 
 use crate::Finding;
 use crate::metadata::Package;
 
-/// A crate of ours and those of ours that it may use. Whatever is not in the table is a finding, so that a new crate
-/// gets its place when it is made.
+/// A crate of the workspace and the workspace crates that it may use. A crate that is not in the table is a
+/// finding, so that a new one is added when it is created.
 const TABLE: &[(&str, &[&str])] = &[
     // Vocabulary.
     ("nacre-types", &[]),
     ("nacre-layout", &["nacre-types"]),
-    // Encodings: what leaves memory. Never each other.
-    // The words of locks are those of their engine, which has no I/O.
+    // Encodings: data that leaves memory. Never each other. Terms of locks are those of the lock engine,
+    // which has no I/O.
     ("nacre-wire", &["nacre-types", "nacre-layout", "nacre-lock"]),
     ("nacre-ondisk", VOCABULARY),
     // Engines and seams: no I/O in lock and session.
@@ -53,7 +53,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("nacre-mgs", SERVICE),
     ("nacre-mds", SERVICE),
     ("nacre-oss", SERVICE),
-    // What the programs have in common, below both.
+    // Parts that both programs have in common.
     ("nacre-common", &["nacre-types", "nacre-store"]),
     // Front doors.
     ("nacre-fuse", &["nacre-types", "nacre-layout", "nacre-env", "nacre-params", "nacre-client"]),
@@ -80,7 +80,8 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-common",
         ],
     ),
-    // Proof. The program that measures opens an MDT, an OST and a store itself, to measure them alone; `nacre` starts it as a process.
+    // Proof. `nacre-bench` opens an MDT, an OST and a store to measure them alone; it starts `nacre` as a
+    // process.
     (
         "nacre-bench",
         &[
@@ -117,7 +118,8 @@ const SERVICE: &[&str] = &[
     "nacre-store",
 ];
 
-/// Edges between crates of ours that the table does not have. Dependencies of tests are free.
+/// Returns the edges between workspace crates that the table does not allow. Dependencies of tests are not
+/// restricted.
 pub fn check(packages: &[Package]) -> Vec<Finding> {
     let members: Vec<&Package> = packages.iter().filter(|package| package.is_member).collect();
     let is_ours = |name: &str| members.iter().any(|member| member.name == name);

@@ -1,4 +1,4 @@
-//! Licences of everything that is linked in or built with.
+//! Licences of every dependency, at run time and at build time.
 
 use crate::Finding;
 use crate::metadata::Package;
@@ -21,7 +21,7 @@ const ALLOWED: &[&str] = &[
     "Unicode-DFS-2016",
 ];
 
-/// Packages that cannot be used under permissive licences alone.
+/// Returns the packages that cannot be used under permissive licences alone.
 pub fn check(packages: &[Package]) -> Vec<Finding> {
     let refused = packages.iter().filter(|package| !is_allowed(&package.licence));
     let describe = |package: &Package| {
@@ -31,8 +31,8 @@ pub fn check(packages: &[Package]) -> Vec<Finding> {
     refused.map(describe).collect()
 }
 
-/// Alternatives are parted by OR (or `/` in old packages), parts that all hold by AND; AND binds tighter. Inside
-/// parentheses the same again.
+/// Returns true if an SPDX expression allows permissive use. Alternatives are separated by OR (or `/` in old
+/// packages), conjunctions by AND, which binds tighter; parentheses nest.
 fn is_allowed(expression: &str) -> bool {
     let expression = expression.trim();
     if let Some(inner) = enclosed(expression) {
@@ -51,7 +51,7 @@ fn is_allowed(expression: &str) -> bool {
     }
 }
 
-/// What is inside of parentheses around the whole.
+/// Returns the content of parentheses around the whole expression.
 fn enclosed(expression: &str) -> Option<&str> {
     let inner = expression.strip_prefix('(')?.strip_suffix(')')?;
     let mut depth = 0i32;
@@ -68,7 +68,7 @@ fn enclosed(expression: &str) -> Option<&str> {
     Some(inner)
 }
 
-/// Splits outside of parentheses.
+/// Splits an expression at separators outside of parentheses.
 fn split<'a>(expression: &'a str, separator: &str) -> Vec<&'a str> {
     let mut parts = Vec::new();
     let (mut depth, mut start, mut position) = (0, 0, 0);

@@ -1,12 +1,12 @@
 //! Checks of the source tree that neither the compiler nor clippy makes.
 //!
-//! `cargo run -p xtask -- CHECK...` with `deps`, `circles`, `spread`, `tidy`, `words`, `licences` or `all`. Exit code 0
-//! when nothing was found; else findings are printed, one a line, and the exit code is 1.
+//! `cargo run -p xtask -- CHECK...` with `deps`, `circles`, `spread`, `tidy`, `words`, `licences` or `all`.
+//! Exit code 0 without findings; otherwise findings are printed, one a line, and the exit code is 1.
 //!
 //! - `deps`: crates depend downwards only, by the table in `layers`.
 //! - `circles`: no more than five files of a crate import each other in a circle.
 //! - `spread`: no type of a crate has `impl` blocks in more than five files.
-//! - `tidy`: lengths of files and functions, words that mean unfinished work, links of the documentation.
+//! - `tidy`: lengths of files and functions, marks of unfinished work, links of the documentation.
 //! - `words`: paraphrases for which the field has a term, in documents and comments.
 //! - `licences`: every crate in the dependency graph may be used under a permissive licence.
 
@@ -22,7 +22,7 @@ mod words;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Something that has to be changed; printed as it is.
+/// A violation, as printed.
 type Finding = String;
 
 const USAGE: &str = "usage: cargo run -p xtask -- all | deps | circles | spread | tidy | words | licences";

@@ -1,4 +1,4 @@
-//! What `cargo metadata` knows about packages.
+//! Packages as `cargo metadata` reports them.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,17 +14,17 @@ pub struct Package {
     pub version: String,
     /// Its licence expression (SPDX), empty if there is none.
     pub licence: String,
-    /// Whether it is one of ours.
+    /// True for a member of the workspace.
     pub is_member: bool,
-    /// Names of the packages it needs to be built and run; not those of its tests alone.
+    /// Names of the packages that it needs to be built and run; without dev-dependencies.
     pub dependencies: Vec<String>,
 }
 
-/// All packages that the workspace depends on, as the lock file has them.
+/// Returns all packages that the workspace depends on, from the lock file.
 ///
 /// # Errors
 ///
-/// What cargo says.
+/// The message of cargo.
 pub fn load(root: &Path) -> Result<Vec<Package>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Directories that are not ours to judge.
+/// Directories that are not part of the source tree.
 const SKIPPED: &[&str] = &["target", ".git", "node_modules"];
 
-/// All files below `root` whose names end in one of `endings`, sorted.
+/// Returns all files below `root` whose names end in one of `endings`, sorted.
 pub fn files(root: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut directories = vec![root.to_owned()];
@@ -30,7 +30,8 @@ pub fn files(root: &Path, endings: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// Text with comments, strings and characters blanked out, so that what is left is code; lines stay where they are.
+/// Returns the text with comments, strings and characters blanked out, so that only code is left; line
+/// numbers do not change.
 pub fn code_of(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut code: Vec<u8> = Vec::with_capacity(bytes.len());
@@ -90,7 +91,7 @@ fn end_of_string(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-/// `r"`, `r#"`, `br"` and so on, not the end of a name.
+/// Returns true at `r"`, `r#"`, `br"` and so on, false at the end of a name.
 fn starts_raw(bytes: &[u8], start: usize) -> bool {
     let after_name = start > 0 && (bytes[start - 1].is_ascii_alphanumeric() || bytes[start - 1] == b'_');
     let rest = bytes[start..].strip_prefix(b"b").unwrap_or(&bytes[start..]);
@@ -109,7 +110,7 @@ fn end_of_raw(bytes: &[u8], start: usize) -> usize {
     length.map_or(bytes.len(), |length| body + length + end.len())
 }
 
-/// A character is short and ends in a quote; a lifetime does not.
+/// Returns the end of a character literal, which is short and ends in a quote; a lifetime does not.
 fn end_of_character(bytes: &[u8], start: usize) -> usize {
     let rest = &bytes[start + 1..];
     if rest.first() == Some(&b'\\') {

@@ -1,7 +1,7 @@
 //! Files of a crate with an `impl` of one type.
 //!
-//! Each of these files may change the fields of the type, so that what holds for them is written in no one place. Implementations of
-//! traits count, too; files of tests do not.
+//! Each of these files may change the fields of the type, so that its invariants are not written in one
+//! place. Implementations of traits count, too; test files do not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,10 +10,10 @@ use std::path::Path;
 use crate::Finding;
 use crate::source::files;
 
-/// Files with an `impl` of one type.
+/// Files with an `impl` of one type, at most.
 const FILES_MAX: usize = 5;
 
-/// Everything that this check looks at.
+/// Returns the types that are spread over too many files.
 pub fn check(root: &Path) -> Vec<Finding> {
     let crates = fs::read_dir(root.join("crates")).into_iter().flatten().flatten();
     let mut findings: Vec<Finding> = crates.flat_map(|entry| check_crate(&entry.path())).collect();
@@ -45,7 +45,7 @@ fn check_crate(directory: &Path) -> Vec<Finding> {
     spread.into_iter().filter(|(_, names)| names.len() > FILES_MAX).map(finding).collect()
 }
 
-/// The type of an `impl` that begins with this line, if it is one of the crate by its own name.
+/// Returns the type of an `impl` that begins on this line, if it is written as a plain name of the crate.
 fn type_of(line: &str) -> Option<&str> {
     let head = line.strip_prefix("impl")?;
     let (mut depth, mut end) = (0, 0);

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use crate::Finding;
 use crate::source::{code_of, files};
 
-/// Longest file in lines.
+/// Lines of a file, at most.
 const FILE_LINES_MAX: usize = 800;
-/// Longest function in lines, signature and braces included.
+/// Lines of a function, at most, signature and braces included.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Functions that are longer, by file and name. The list may only get shorter: a function that is in it and short
-/// enough, or gone, is a finding.
+/// Functions that are longer, by file and name. The list only shrinks: an entry whose function is short
+/// enough or removed is a finding.
 const LONG_FUNCTIONS: &[(&str, &str)] = &[("crates/client/tests/client/fake_mds.rs", "run")];
 
-/// Everything that this check looks at.
+/// Returns the findings of lengths, unfinished work and links.
 pub fn check(root: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut long = Vec::new();
@@ -56,10 +56,10 @@ fn relative(root: &Path, path: &Path) -> String {
     path.strip_prefix(root).unwrap_or(path).display().to_string()
 }
 
-/// Macros and marks of unfinished work, and tests that are switched off.
+/// Returns macros and marks of unfinished work, and disabled tests.
 fn unfinished(name: &str, text: &str, code: &str) -> Vec<Finding> {
     let macros = ["todo!", "unimplemented!", "dbg!", "#[ignore"];
-    // Put together here, so that this file does not find itself.
+    // Concatenated here, so that this file does not match.
     let marks = [["FIX", "ME"].concat(), ["TO", "DO"].concat(), ["XX", "X"].concat()];
     let mut findings = Vec::new();
     for (index, (line, code_line)) in text.lines().zip(code.lines()).enumerate() {
@@ -86,7 +86,7 @@ struct Function {
     lines: usize,
 }
 
-/// Functions in code without comments and strings, nested ones included.
+/// Returns the functions in code without comments and strings, nested ones included.
 fn functions(code: &str) -> Vec<Function> {
     let mut found = Vec::new();
     let lines: Vec<&str> = code.lines().collect();
@@ -101,7 +101,7 @@ fn functions(code: &str) -> Vec<Function> {
 
 fn function_name(line: &str) -> Option<&str> {
     let mut rest = line.trim_start();
-    // `fn` is the first word after qualifiers; elsewhere it is a type or part of a name.
+    // `fn` comes first after qualifiers; elsewhere it is a type or part of a name.
     while let Some((word, tail)) = rest.split_once(' ') {
         if word == "fn" {
             let end = tail.find(|c: char| !c.is_alphanumeric() && c != '_')?;
@@ -117,7 +117,7 @@ fn function_name(line: &str) -> Option<&str> {
     None
 }
 
-/// Lines from the signature to the closing brace; `None` for a declaration without body.
+/// Returns the lines from the signature to the closing brace; `None` for a declaration without body.
 fn body_length(lines: &[&str]) -> Option<usize> {
     let (mut depth, mut round, mut started) = (0, 0, false);
     for (index, line) in lines.iter().enumerate() {
@@ -141,7 +141,7 @@ fn body_length(lines: &[&str]) -> Option<usize> {
     None
 }
 
-/// Relative links of a Markdown file that lead nowhere.
+/// Returns the relative links of a Markdown file whose targets do not exist.
 fn dead_links(root: &Path, path: &Path, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut in_code = false;
@@ -170,7 +170,7 @@ fn dead_links(root: &Path, path: &Path, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// `[text](target)`, outside of code spans.
+/// Returns the targets of `[text](target)` outside of code spans.
 fn link_targets(line: &str) -> Vec<&str> {
     let mut targets = Vec::new();
     for (index, span) in line.split('`').enumerate() {

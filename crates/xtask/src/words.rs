@@ -1,4 +1,5 @@
-//! Words that documents and comments do without: paraphrases for which the field has a term (CONTRIBUTING, "Words").
+//! Words that documents and comments avoid: paraphrases for which the field has a term (CONTRIBUTING,
+//! "Words").
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 use crate::Finding;
 use crate::source::{code_of, files};
 
-/// Phrases and what to write instead.
+/// Phrases and their replacements.
 const BANNED: &[(&str, &str)] = &[
     ("whoever", "the component, or a caller"),
     ("whom", "the component"),
@@ -48,7 +49,7 @@ const PEOPLE: &[&str] = &[
 /// Documents that list the words.
 const LISTS: &[&str] = &["CONTRIBUTING.md", "docs/glossary.md"];
 
-/// All findings below `root`.
+/// Returns all findings below `root`.
 pub fn check(root: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     for path in files(root, &[".md", ".rs"]) {
@@ -65,11 +66,11 @@ pub fn check(root: &Path) -> Vec<Finding> {
     findings
 }
 
-/// The comments of a source file, everything else blanked out.
+/// Returns the comments of a source file, with everything else blanked out.
 fn comments_of(text: &str) -> String {
     let code = code_of(text);
     let comment = |(line, code): (&str, &str)| {
-        // A string may contain two slashes; a comment is blank in the code from there on.
+        // A string may contain two slashes; from the start of a comment on, the code is blank.
         let mut places = line.match_indices("//").map(|(at, _)| at);
         let start = places.find(|at| code.get(*at..).is_some_and(|rest| rest.trim().is_empty()));
         start.map_or_else(String::new, |at| line[at..].to_owned())
@@ -77,7 +78,7 @@ fn comments_of(text: &str) -> String {
     text.lines().zip(code.lines()).map(comment).collect::<Vec<_>>().join("\n")
 }
 
-/// A document without code.
+/// Returns a document without its code.
 fn prose_of_markdown(text: &str) -> String {
     let mut is_code = false;
     let mut prose = String::new();
@@ -85,7 +86,7 @@ fn prose_of_markdown(text: &str) -> String {
         if line.trim_start().starts_with("```") {
             is_code = !is_code;
         } else if !is_code {
-            // Every second piece is between backquotes.
+            // Every second piece is in code font.
             prose.extend(line.split('`').step_by(2).flat_map(|piece| [piece, " ` "]));
         }
         prose.push('\n');
@@ -93,7 +94,7 @@ fn prose_of_markdown(text: &str) -> String {
     prose
 }
 
-/// Banned phrases with their lines. A phrase may go over the end of a line.
+/// Returns banned phrases with their lines. A phrase may continue on the next line.
 fn banned_in(prose: &str) -> Vec<(usize, &'static str, &'static str)> {
     let mut words: Vec<(usize, String)> = Vec::new();
     for (index, line) in prose.lines().enumerate() {
