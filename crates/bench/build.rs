@@ -1,4 +1,4 @@
-//! Names the commit that is built, for the results that `nacre bench talks` keeps.
+//! Records the commit that is built, for the results of `nacre bench talks`.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ fn git(words: &[&str]) -> Option<String> {
 }
 
 fn main() {
-    // Written at each commit and checkout. An unpacked archive has neither.
+    // Git writes it at each commit and checkout. An unpacked archive has neither.
     if let Some(log) = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }

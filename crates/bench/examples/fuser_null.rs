@@ -1,7 +1,9 @@
-//! The null file system of `nacre bench fuse-null` on the `fuser` crate, for comparison with our own FUSE channel.
+//! The null file system of `nacre bench fuse-null` on the `fuser` crate, for comparison with NacreFS's own
+//! FUSE channel.
 //!
-//! `fuser_null DIRECTORY` mounts, says `mounted`, and serves until standard input ends. It keeps names and sizes and
-//! drops data, like the null file system on our channel, with as many threads as there are CPUs and FOPEN_DIRECT_IO.
+//! `fuser_null DIRECTORY` mounts, prints `mounted`, and serves until standard input ends. It keeps names and
+//! sizes and drops data, like the null file system on NacreFS's channel, with one thread per CPU and
+//! FOPEN_DIRECT_IO.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -25,10 +27,10 @@ struct Node {
     size: u64,
 }
 
-/// Directory and name to number.
+/// Directory number and name, mapped to the file's number.
 type Names = HashMap<(u64, Vec<u8>), u64>;
 
-/// One shard of names per directory number modulo their count, so that two workers do not wait for each other.
+/// Names in shards, by directory number modulo their count, so that two workers seldom contend.
 struct NullFs {
     names: Vec<Mutex<Names>>,
     nodes: Vec<Mutex<HashMap<u64, Node>>>,
@@ -105,7 +107,7 @@ fn attr(number: INodeNo, node: Node) -> FileAttr {
 
 impl Filesystem for NullFs {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // A kernel that offers less keeps its own values.
+        // A kernel with a lower maximum keeps its own.
         let _ = config.set_max_write(READ_MAX as u32);
         let _ = config.set_max_background(64);
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_ASYNC_DIO);
@@ -244,7 +246,7 @@ fn main() {
     match fuser::spawn_mount(NullFs::new(), &directory, &config) {
         Ok(session) => {
             println!("mounted");
-            // The end of standard input is the end of the parent, or its wish.
+            // Standard input ends with the parent process, or when the parent closes it.
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
             drop(session);
         }

@@ -1,7 +1,8 @@
-//! Metadata by back end: what LAD'17 compares for ldiskfs and ZFS.
+//! Metadata by back end: LAD'17 compares ldiskfs and ZFS this way.
 //!
-//! A file system of ours for each back end, its targets in a local file system of their own in a file on the same disk. Empty files are made by
-//! the metadata store alone, wherever that lies; files of 4 KiB also have an object. The runs of all alternate.
+//! One NacreFS file system per back end, its targets on a local file system of their own in an image file on
+//! the same disk. The metadata store alone creates empty files, whatever its local file system; files of 4
+//! KiB also have an object. The runs of all back ends alternate.
 
 use std::path::{Path, PathBuf};
 
@@ -14,18 +15,18 @@ use crate::report::{Against, Report};
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, interleave};
 
-/// Bytes of a file with data.
+/// Size of a file with data in bytes.
 const BYTES: usize = 4096;
-/// Size of an image. It is sparse.
+/// Size of an image in bytes. It is sparse.
 const IMAGE_BYTES: u64 = 8 << 30;
-/// Size of the file that a block store has in its image.
+/// Option for a block store, with the size of its file in the image.
 const DEVICE: &str = "block,size=4G";
 
 /// `nacre bench backends`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: nacre bench backends --dir /srv/disk --runs 5")]
 pub struct BackendsArguments {
-    /// Existing directory on the disk; local file systems are made in files there, and removed again
+    /// Existing directory on the disk; images with local file systems are created there, and removed again
     #[arg(long)]
     dir: PathBuf,
     /// Files of each process
@@ -42,7 +43,7 @@ pub struct BackendsArguments {
     pub common: Common,
 }
 
-/// What targets are kept in.
+/// Back end under the targets.
 #[derive(Debug, Clone, Copy)]
 struct Backend {
     below: Kind,
@@ -50,7 +51,7 @@ struct Backend {
 }
 
 impl Backend {
-    /// All; the first, as ldiskfs, is what the others are compared with.
+    /// All back ends; the first stands for ldiskfs and is the baseline.
     const ALL: [Backend; 4] = [
         Backend { below: Kind::Ext4, is_block: false },
         Backend { below: Kind::Xfs, is_block: false },
@@ -67,11 +68,11 @@ impl Backend {
     }
 }
 
-/// A file system of ours on an image.
+/// A NacreFS file system on an image.
 struct Subject {
     backend: Backend,
     instance: Instance,
-    // After what is on it: fields are dropped in this order.
+    // After the file system on it: fields are dropped in this order.
     _image: Image,
     _directory: tempfile::TempDir,
 }
@@ -93,7 +94,8 @@ impl Subject {
 ///
 /// # Errors
 ///
-/// When no file system comes up or work on one fails; they are taken down first. A back end that the machine lacks is left out with a note.
+/// When a file system does not start or work on it fails; all are stopped first. A back end that the machine
+/// lacks is left out with a note.
 pub fn measure(arguments: &BackendsArguments, myself: &Myself) -> Result<Report, Error> {
     let processes = arguments.processes.max(1);
     let mut report =
@@ -129,7 +131,7 @@ fn compare(
     has_data: bool,
     shared: bool,
 ) -> Result<(), Error> {
-    // Where the objects would lie changes nothing for files without any.
+    // Without objects, a block store makes no difference.
     let subjects: Vec<&Subject> = subjects.iter().filter(|one| has_data || !one.backend.is_block).collect();
     let directory =
         format!("{}-{}", if has_data { "data" } else { "empty" }, if shared { "shared" } else { "unique" });

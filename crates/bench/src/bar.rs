@@ -1,17 +1,17 @@
-//! How far long work is: one line on a terminal with an estimate of the time left, nothing on a pipe.
+//! Progress of long work: one line on a terminal with an estimate of the time left, nothing on a pipe.
 
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Characters of the bar.
+/// Width of the bar in characters.
 const WIDTH: usize = 24;
 /// Time between two lines.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Before so much time an estimate is worth nothing.
+/// Time until the first estimate; earlier ones would be too inaccurate.
 const FIRST_ESTIMATE: Duration = Duration::from_secs(2);
 
-/// Shared by those who work.
+/// A progress bar, shared by the workers.
 pub(crate) struct Bar {
     terminal: bool,
     start: Instant,
@@ -26,20 +26,20 @@ struct Inner {
 }
 
 impl Bar {
-    /// Of `total` units of work, whatever they are.
+    /// Creates a bar for `total` units of work of any kind.
     pub(crate) fn new(total: u64) -> Bar {
         let inner = Mutex::new(Inner { done: 0, what: String::new(), shown: None });
         Bar { terminal: std::io::stderr().is_terminal(), start: Instant::now(), total, inner }
     }
 
-    /// Says what is done from now on.
+    /// Sets the description of the current work.
     pub(crate) fn say(&self, what: String) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.what = what;
         self.show(&mut inner, true);
     }
 
-    /// So much is done.
+    /// Adds completed units.
     pub(crate) fn add(&self, units: u64) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.done += units;
@@ -71,7 +71,7 @@ fn line(done: u64, total: u64, elapsed: Duration, what: &str) -> String {
     format!("[{}{}] {:3.0} % {what}{left}", "#".repeat(full), ".".repeat(WIDTH - full), part * 100.0)
 }
 
-/// Time left if it goes on as before.
+/// Estimates the time left at the rate so far.
 fn left(done: u64, total: u64, elapsed: Duration) -> Option<Duration> {
     if done == 0 || elapsed < FIRST_ESTIMATE {
         return None;
@@ -80,7 +80,7 @@ fn left(done: u64, total: u64, elapsed: Duration) -> Option<Duration> {
     Duration::try_from_secs_f64(per_unit * total.saturating_sub(done) as f64).ok()
 }
 
-/// With two units at most: `3 h 20 min`.
+/// Formats a duration with at most two units: `3 h 20 min`.
 fn show(time: Duration) -> String {
     let seconds = time.as_secs();
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {

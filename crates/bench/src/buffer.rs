@@ -1,9 +1,9 @@
-//! Memory that may go to a file around the page cache.
+//! Memory for I/O that bypasses the page cache.
 
-/// Flag of an open around the page cache.
+/// Flag of an open that bypasses the page cache.
 pub(crate) const O_DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
 
-/// Bytes that begin on a page boundary, as O_DIRECT wants it.
+/// Memory that begins on a page boundary, as O_DIRECT requires.
 pub(crate) struct Buffer {
     bytes: Vec<u8>,
     start: usize,
@@ -11,7 +11,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// So many bytes, none of them 0.
+    /// Allocates `length` bytes, none of them 0.
     pub(crate) fn new(length: usize) -> Buffer {
         const PAGE: usize = 4096;
         let bytes = vec![0x5a; length + PAGE];
@@ -19,7 +19,7 @@ impl Buffer {
         Buffer { bytes, start, length }
     }
 
-    /// All of it.
+    /// Returns the whole buffer.
     pub(crate) fn slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.length]
     }

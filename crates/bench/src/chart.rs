@@ -1,4 +1,4 @@
-//! Charts as one page of HTML with drawings inside: nothing is fetched from anywhere.
+//! Charts as one self-contained HTML page with inline drawings.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,34 +10,34 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use crate::error::Error;
 use crate::report::Report;
 
-/// How values over the places are drawn.
+/// How the values of a panel are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Points joined by lines: places that lie on a scale.
+    /// Points joined by lines, for places on a scale.
     Lines,
-    /// Bars side by side: places that have no order.
+    /// Bars next to each other, for places without an order.
     Bars,
 }
 
-/// Values over the same places on the horizontal axis.
+/// Series of values over the same places of the horizontal axis.
 #[derive(Debug, Clone)]
 pub(crate) struct Panel {
-    /// Above the drawing.
+    /// Title above the drawing.
     pub(crate) title: String,
-    /// What its values count.
+    /// Unit of the values.
     pub(crate) unit: &'static str,
-    /// How it is drawn.
+    /// Form of the drawing.
     pub(crate) form: Form,
     /// Names of the places, from left to right.
     pub(crate) places: Vec<String>,
-    /// Name and one value for each place.
+    /// Series: name, and one value for each place.
     pub(crate) lines: Vec<(String, Vec<f64>)>,
-    /// Lower and upper end of each value of each line, drawn as a whisker; empty if they are not known.
+    /// Lower and upper end for each value of each series, drawn as whiskers; empty if unknown.
     pub(crate) spreads: Vec<Vec<(f64, f64)>>,
 }
 
 impl Panel {
-    /// Without whiskers.
+    /// Creates a panel without whiskers.
     pub(crate) fn new(
         title: String,
         unit: &'static str,
@@ -49,7 +49,7 @@ impl Panel {
     }
 }
 
-/// Colours that can be told apart, also by most colour-blind people, on white and on black. Source: Okabe and Ito, 2008.
+/// The Okabe-Ito palette: told apart by most colour-blind people, on white and on black.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -60,28 +60,28 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(153, 153, 153),
     RGBColor(148, 103, 189),
 ];
-/// Stands for the colour of text, which the page decides.
+/// Placeholder for the text colour, which the page decides.
 const TEXT: RGBColor = RGBColor(1, 2, 3);
-/// Stands for that of the lines behind a drawing.
+/// Placeholder for the colour of the grid.
 const GRID: RGBColor = RGBColor(3, 2, 1);
 const SIZE: (u32, u32) = (500, 300);
-/// Size of the text, legible where a drawing is as wide as a phone.
+/// Font size, legible where a drawing is as wide as a phone.
 const TEXT_SIZE: u32 = 17;
-/// Bars of more values than this have no room for them.
+/// Number of values up to which bars are labelled with them; more do not fit.
 const VALUES_MAX: usize = 9;
-/// Part of the width of a place that its bars take.
+/// Share of a place's width that its bars take, 0 to 1.
 const BARS: f64 = 0.72;
 
-/// The page: a title, sentences about how the figures came about, the panels, and a table as text.
+/// Returns the page: a title, sentences about how the figures were taken, the panels, and a table as text.
 pub(crate) fn page(title: &str, notes: &[String], panels: &[Panel], table: &str) -> String {
     frame(title, notes, &panels.iter().map(figure).collect::<String>(), table)
 }
 
-/// Writes the page of a report, if it was asked for: its notes and its table, with these panels.
+/// Writes the page of a report, if requested: its notes and its table, with these panels.
 ///
 /// # Errors
 ///
-/// If it cannot be written.
+/// If the page cannot be written.
 pub(crate) fn write(
     path: Option<&Path>,
     title: &str,
@@ -93,13 +93,13 @@ pub(crate) fn write(
     std::fs::write(path, page).map_err(Error::io("write", path))
 }
 
-/// A panel with its title and legend.
+/// Returns a panel with its title and legend.
 pub(crate) fn figure(panel: &Panel) -> String {
     let title = escape(&panel.title);
     format!("<figure><figcaption>{title}</figcaption>\n{}{}</figure>\n", drawing(panel), legend(panel))
 }
 
-/// Which colour stands for which line.
+/// Returns the legend: the colour of each series.
 pub(crate) fn legend(panel: &Panel) -> String {
     let item = |(number, (name, _)): (usize, &(String, Vec<f64>))| {
         let RGBColor(red, green, blue) = colour(number);
@@ -110,7 +110,7 @@ pub(crate) fn legend(panel: &Panel) -> String {
     format!("<ul class=\"legend\">{items}</ul>")
 }
 
-/// What every page looks like, light and dark.
+/// Style of every page, light and dark.
 pub(crate) const STYLE: &str = "\
 :root { color-scheme: light dark; --grid: light-dark(#ddd, #444); --soft: light-dark(#f4f4f4, #222); }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; padding: 0 1em; }
@@ -122,7 +122,7 @@ svg { width: 100%; height: auto }
 pre { overflow-x: auto; font-size: 12px }
 ";
 
-/// A page around figures, which are HTML already.
+/// Returns a page around figures, which are HTML already.
 pub(crate) fn frame(title: &str, notes: &[String], figures: &str, table: &str) -> String {
     let mut html = head(title);
     let _ = writeln!(html, "<h1>{}</h1>", escape(title));
@@ -134,7 +134,7 @@ pub(crate) fn frame(title: &str, notes: &[String], figures: &str, table: &str) -
     html
 }
 
-/// The beginning of a page, up to its body.
+/// Returns the start of a page, up to its body.
 pub(crate) fn head(title: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -148,7 +148,7 @@ fn colour(number: usize) -> RGBColor {
     COLOURS[number % COLOURS.len()]
 }
 
-/// The drawing of a panel. Each bar or point that stands for a value has the class `mark`.
+/// Returns the drawing of a panel. Each bar or point that stands for a value has the class `mark`.
 pub(crate) fn drawing(panel: &Panel) -> String {
     let mut svg = String::new();
     {
@@ -166,7 +166,7 @@ pub(crate) fn drawing(panel: &Panel) -> String {
     svg.replacen("<svg ", &label, 1).replace(&hex(TEXT), "currentColor").replace(&hex(GRID), "var(--grid)")
 }
 
-/// So many places on the horizontal axis, each one unit wide, with a mark at its middle.
+/// The places on the horizontal axis by number, each one unit wide, with a mark at its middle.
 struct Places(usize);
 
 impl Ranged for Places {
@@ -186,7 +186,7 @@ impl Ranged for Places {
     }
 }
 
-/// A value where it is drawn, with its whisker if it has one.
+/// A value at its position, with its whisker if it has one.
 struct Point {
     x: f64,
     y: f64,
@@ -194,13 +194,13 @@ struct Point {
 }
 
 impl Point {
-    /// Above the whisker.
+    /// Returns the position above the whisker.
     fn top(&self) -> f64 {
         self.spread.map_or(self.y, |(_, high)| self.y.max(high))
     }
 }
 
-/// The values of a line, `shift` beside their places. What is missing is no number.
+/// Returns the points of a series, moved by `shift` from the middle of their places. A missing value is NaN.
 fn points_of(panel: &Panel, line: usize, shift: f64) -> Vec<Point> {
     let spread = |place: usize| panel.spreads.get(line)?.get(place).copied();
     let values = panel.lines.get(line).into_iter().flat_map(|(_, values)| values).enumerate();
@@ -246,7 +246,7 @@ fn draw(panel: &Panel, area: &Area<'_>) -> Drawn {
         match panel.form {
             Form::Lines => {
                 let points: Vec<(f64, f64)> = points.iter().map(|point| (point.x, point.y)).collect();
-                // Beyond the colours a second round is thin.
+                // With more series than colours, the second round of colours has thin lines.
                 let stroke = if number < COLOURS.len() { 2 } else { 1 };
                 chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(stroke)))?;
                 chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
@@ -271,7 +271,7 @@ fn draw(panel: &Panel, area: &Area<'_>) -> Drawn {
     Ok(())
 }
 
-/// With decimals where they say something.
+/// Formats a value with as many decimals as are significant.
 fn shown(value: f64) -> String {
     match value {
         0.0 => "0".to_owned(),
@@ -280,7 +280,7 @@ fn shown(value: f64) -> String {
     }
 }
 
-/// Text as HTML has it.
+/// Escapes text for HTML.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

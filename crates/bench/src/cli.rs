@@ -49,7 +49,7 @@ pub enum Command {
     Client(ClientArguments),
     /// Fields of an ocean model as records of a Fortran direct-access file, by calls and time per call
     Records(RecordsArguments),
-    /// The same work on any mounted paths in turns, set side by side: names, programs, data, durability, memory
+    /// The same work on any mounted paths in alternating runs: names, programs, data, durability, memory
     Peers(Box<PeersArguments>),
     /// The engine of an MDT alone: no network, no FUSE; its memory and opening times with many inodes
     Mdt(MdtArguments),
@@ -59,11 +59,11 @@ pub enum Command {
     Ior(Box<IorArguments>),
     /// Names on 1, 2, 4 and 8 MDTs: CPU time per operation, and rates with simulated service times
     DneScaling(DneArguments),
-    /// Names and small files by what targets are kept in: ext4, xfs, btrfs, a block store
+    /// Names and small files by back end of the targets: ext4, xfs, btrfs, a block store
     Backends(BackendsArguments),
     /// How long creates in a large directory wait while its names move to more MDTs
     DneSplit(SplitArguments),
-    /// A stream beside writers of 4 KiB at random, on OSTs with simulated service times, together and apart
+    /// A stream next to writers of 4 KiB at random, on OSTs with simulated service times, together and apart
     Noisy(NoisyArguments),
     /// Random writes of 4 KiB on simulated disks and flash, with and without a cache of small writes and data on the MDT
     SmallIo(SmallArguments),
@@ -71,9 +71,9 @@ pub enum Command {
     Layouts(LayoutsArguments),
     /// Bandwidth of objects by layer: object store, OST over the network, client; or over time, with trims
     Survey(Box<SurveyArguments>),
-    /// The experiments of five talks on Lustre in one run, with one report of what is shown
+    /// The experiments of five talks on Lustre in one run, with one report of the results
     Talks(TalksArguments),
-    /// Results of several versions side by side: what got better or worse beyond the noise
+    /// Results of several versions compared: figures that improved or regressed beyond the noise
     Compare(CompareArguments),
     /// A figure over versions
     History(HistoryArguments),
@@ -82,7 +82,7 @@ pub enum Command {
     /// One phase of one worker process
     #[command(hide = true)]
     Worker {
-        /// Which phase
+        /// Phase of the work
         #[arg(value_enum)]
         phase: Phase,
         /// The work as JSON
@@ -91,19 +91,19 @@ pub enum Command {
     /// One process of a team
     #[command(hide = true)]
     Task {
-        /// CPU to stay on
+        /// CPU to run on
         #[arg(long)]
         cpu: Option<usize>,
-        /// Of which kind
+        /// Kind of the task
         #[arg(value_enum)]
         kind: TaskKind,
-        /// What it knows from the start, as JSON
+        /// Setup of the task, as JSON
         setup: String,
     },
     /// Serves a file system that does nothing until it is unmounted
     #[command(hide = true)]
     NullServer(ServeArguments),
-    /// Serves an OST of no file system until standard input ends
+    /// Serves an OST that belongs to no file system until standard input ends
     #[command(hide = true)]
     SurveyOst(ServeOstArguments),
     /// Answers small messages on a loopback port until standard input ends
@@ -111,7 +111,7 @@ pub enum Command {
     EchoServer,
 }
 
-/// Teams whose tasks are processes of this program.
+/// Kinds of teams whose tasks are processes of this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum TaskKind {
     /// `bench mdtest`
@@ -128,7 +128,7 @@ pub enum TaskKind {
     Peers,
 }
 
-/// Which paths, and how many workers.
+/// Paths under test, and number of workers.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Subjects {
     /// Directory to work in
@@ -192,10 +192,10 @@ pub struct IoArguments {
     /// Size of one read or write in KiB
     #[arg(long, default_value_t = 1024)]
     block_kib: usize,
-    /// Size of one read or write in bytes, if it is no whole number of KiB
+    /// Size of one read or write in bytes, if it is not a whole number of KiB
     #[arg(long, conflicts_with = "block_kib")]
     block_bytes: Option<usize>,
-    /// Sequential work of all workers on one file, their blocks taking turns
+    /// Sequential work of all workers on one file, their blocks assigned round-robin
     #[arg(long)]
     shared: bool,
     /// Size of each worker's file in MiB
@@ -211,7 +211,7 @@ pub struct IoArguments {
     common: Common,
 }
 
-/// Does what `command` says and returns the exit code: 0, 1 with a message on standard error, or 130 after Ctrl-C.
+/// Executes `command` and returns the exit code: 0, 1 with a message on standard error, or 130 after Ctrl-C.
 pub fn run(command: Command) -> i32 {
     match run_inner(command) {
         Ok(()) => 0,
@@ -297,7 +297,7 @@ fn meta(arguments: &MetaArguments, myself: &Myself) -> Result<(), Error> {
 fn io(arguments: &IoArguments, myself: &Myself) -> Result<(), Error> {
     let operations = chosen(&arguments.operations, &Operation::IO, true)?;
     let block_bytes = arguments.block_bytes.unwrap_or(arguments.block_kib << 10).max(1);
-    // A whole number of blocks.
+    // Rounded down to a whole number of blocks.
     let file_bytes = ((arguments.size_mib << 20) / block_bytes as u64).max(1) * block_bytes as u64;
     let works = operations.into_iter().map(|operation| {
         let path = &arguments.subjects.path;

@@ -1,12 +1,12 @@
 //! The client's I/O engine: sequential reads and writes with each of its features off and on.
 //!
-//! The matrix of the talk on client I/O parallelization (LUG 2017): transfer sizes, one thread and two, parallel tasks,
-//! asynchronous I/O, endpoints per server; over loopback as it is, and over a simulated fabric whose endpoints are slower
-//! than the machine, which is where several of them pay.
+//! The matrix of the talk on client I/O parallelization (LUG 2017): transfer sizes, one thread and two,
+//! parallel tasks, asynchronous I/O, endpoints per server; over plain loopback, and over a simulated fabric
+//! whose endpoints are slower than the machine, where several endpoints pay.
 //!
-//! Asynchronous is read-ahead for reads and write-back for writes. Without it a call of the program is a request that it waits
-//! for: the kernel is told not to read ahead either, by the file, since for a whole mount it can only be made to ask for single
-//! pages.
+//! Asynchronous I/O is read-ahead for reads and write-back for writes. Without it each call of the program
+//! waits for its request. The kernel's read-ahead is then disabled, too: for each file, since the setting of
+//! a whole mount can only be lowered to single pages.
 
 use std::path::PathBuf;
 
@@ -19,16 +19,16 @@ use crate::report::{Against, Report};
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, Series, turns};
 
-/// Bytes of one file, at most; a multiple of all sizes.
+/// Size of one file in bytes, at most; a multiple of all transfer sizes.
 const FILE_BYTES: u64 = 64 << 20;
-/// Calls of one run at least; small transfers need no whole file.
+/// Calls of one run, after which it ends: small transfers need no whole file.
 const CALLS_MAX: u64 = 4096;
-/// Object targets.
+/// Number of object targets.
 pub(crate) const OSTS: usize = 4;
-/// The simulated fabric as a mount option. Two CPUs move 1.0 to 1.1 GB/s over loopback: an endpoint has a quarter of that, so
-/// that the fabric, not the CPUs, bounds one endpoint.
+/// The simulated fabric as a mount option. Two CPUs move 1.0 to 1.1 GB/s over loopback; an endpoint gets a
+/// quarter of that, so that the fabric, not the CPUs, bounds one endpoint.
 pub(crate) const SIMULATE: &str = "simulate=bandwidth=250M:latency=200us";
-/// The same for people.
+/// Description of the simulated fabric for people.
 pub(crate) const FABRIC: &str = "simulated fabric of 250 MB/s and 0.2 ms each way per endpoint";
 
 /// `nacre bench client`
@@ -64,14 +64,14 @@ pub struct ClientArguments {
     pub common: Common,
 }
 
-/// Work of one request on several CPUs (`llite.*.parallel_io`).
+/// Whether one request is processed on several CPUs (`llite.*.parallel_io`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Parallel {
     /// Never.
     Off,
-    /// As size and idle CPUs have it.
+    /// Depending on size and idle CPUs.
     Auto,
-    /// Whenever it is large enough.
+    /// For every request that is large enough.
     On,
 }
 
@@ -81,10 +81,10 @@ impl Parallel {
     }
 }
 
-/// What is between client and servers.
+/// Fabric between client and servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Fabric {
-    /// Loopback as it is.
+    /// Plain loopback.
     Loopback,
     /// Loopback with the latency and bandwidth of a slow network added to each endpoint.
     Simulated,
@@ -113,7 +113,7 @@ impl Features {
         format!("parallel {}, async {asynchronous}, {} endpoint(s)", self.parallel.name(), self.endpoints)
     }
 
-    /// Every combination; the first has everything off.
+    /// Returns every combination; the first has everything off.
     fn all(parallel: &[Parallel], endpoints: &[usize]) -> Vec<Features> {
         let mut all = Vec::new();
         for &endpoints in endpoints {
@@ -129,7 +129,7 @@ impl Features {
         instance.set_params(&[
             ("llite", "parallel_io", self.parallel.name()),
             ("llite", "max_read_ahead_mb", ahead_mb.to_owned()),
-            // Lowered with the line above, so to be set again.
+            // Lowering the limit above lowers this one, too, so it is set again.
             ("llite", "max_read_ahead_per_file_mb", ahead_mb.to_owned()),
             ("llite", "write_back", write_back.to_owned()),
             ("osc", "conns_per_peer", self.endpoints.to_string()),
@@ -137,7 +137,7 @@ impl Features {
     }
 }
 
-/// One group of figures: everything but the features.
+/// One group of figures: all parameters but the features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cell {
     operation: Operation,
@@ -149,7 +149,7 @@ struct Cell {
 ///
 /// # Errors
 ///
-/// When a file system does not come up or work on it fails; it is taken down first.
+/// When a file system does not start or work on it fails; it is stopped first.
 pub fn measure(arguments: &ClientArguments, myself: &Myself) -> Result<Report, Error> {
     let chosen = match arguments.fabric.is_empty() {
         true => vec![Fabric::Loopback, Fabric::Simulated],
@@ -211,7 +211,7 @@ fn one_fabric(
     Ok(())
 }
 
-/// All combinations of features in turn, so often, every other round backwards.
+/// Measures all combinations of features in rounds, every other round in reverse order.
 fn one_cell(
     arguments: &ClientArguments,
     myself: &Myself,
@@ -224,10 +224,10 @@ fn one_cell(
     let file_bytes = FILE_BYTES.min(block_bytes as u64 * CALLS_MAX).max(block_bytes as u64);
     let mut work = Work::io(cell.operation, directory, block_bytes, file_bytes);
     work.over = true;
-    // What is only held back in the client is not written.
+    // Data still held back in the client does not count as written.
     work.sync = cell.operation == Operation::SeqWrite;
     let mut job = Job::new(cell.operation.label(), &work, cell.threads);
-    // What the mount's kernel has in memory would be read from there; the servers' memory is not touched by this.
+    // Otherwise reads would hit the kernel's page cache of the mount; the servers' memory is unaffected.
     job.cold = cell.operation == Operation::SeqRead;
     job.prepare(myself)?;
     let mut results: Vec<(Job, Series)> = features.iter().map(|_| (job.clone(), Series::default())).collect();
@@ -274,7 +274,7 @@ fn add_rows(
     }
 }
 
-/// `64K`, `4M`.
+/// Formats a transfer size: `64K`, `4M`.
 pub(crate) fn size_label(kib: usize) -> String {
     if kib.is_multiple_of(1024) { format!("{}M", kib / 1024) } else { format!("{kib}K") }
 }

@@ -1,10 +1,12 @@
-//! `nacre bench dne-scaling`: names on one, two, four and eight MDTs: what LAD'17 and Cray 2019 measure.
+//! `nacre bench dne-scaling`: names on one, two, four and eight MDTs, as measured at LAD'17 and by Cray in
+//! 2019.
 //!
-//! A file system for each number of MDTs, the same tasks and files on each. In unique directories task i works on MDT i, round
-//! and round; in the shared one all work in one directory that is striped over all MDTs (left out with a note if the program
-//! cannot make it). Two measurements: the CPU time of all processes of the file system for each operation, which must not
-//! grow with MDTs, and the rate with a **simulated** service time for each operation of an MDT, much longer than its CPU time:
-//! here all MDTs share the CPUs of one machine, so without one more of them cannot be faster.
+//! One file system per number of MDTs, with the same tasks and files on each. In unique directories, task i
+//! works on MDT i modulo their number; in the shared layout, all tasks work in one directory that is striped
+//! over all MDTs (left out with a note if the program cannot create one). Two measurements: the CPU time of
+//! all processes of the file system per operation, which must not grow with MDTs, and the rate with a
+//! **simulated** service time per operation of an MDT, much longer than its CPU time: all MDTs share the CPUs
+//! of one machine here, so without simulation more MDTs cannot be faster.
 
 mod apart;
 mod task;
@@ -26,9 +28,9 @@ use task::{Order, Phase, Setup};
 
 pub(crate) use task::serve;
 
-/// Rates with so many MDTs against one, with simulated service times, that are aimed at.
+/// Number of MDTs, and the target of the rate relative to one MDT, with simulated service times.
 const TARGETS: [(usize, f64); 3] = [(2, 1.9), (4, 3.7), (8, 7.2)];
-/// CPU time of a create in the shared directory, against one MDT, at most.
+/// Limit of the CPU time of a create in the shared directory, relative to one MDT.
 const CPU_RATIO: f64 = 1.15;
 
 /// `nacre bench dne-scaling`
@@ -38,13 +40,13 @@ pub struct DneArguments {
     /// Directory in memory (tmpfs) or on a disk; needs 256 MiB for each MDT
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
-    /// Numbers of MDTs; the first is what the others are compared with
+    /// Numbers of MDTs; the first is the baseline
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
     mdts: Vec<usize>,
     /// Everything in one process, one mount, instead of a process for each server
     #[arg(long)]
     one_process: bool,
-    /// Mounts; a kernel changes a directory by one at a time for each
+    /// Mounts; each mount's kernel serialises the changes of a directory
     #[arg(long, default_value_t = 8)]
     mounts: usize,
     /// Processes that work, on all mounts together
@@ -59,14 +61,14 @@ pub struct DneArguments {
     /// The simulated service time of an MDT
     #[arg(long, value_name = "SERVICE", default_value = "time=2ms:at_once=1")]
     service: String,
-    /// Also creates on as many file systems of one MDT each as there are MDTs at most: what processes cost each other on these
-    /// CPUs without a common name space
+    /// Also creates on separate file systems of one MDT each, as many as the most MDTs: the cost that
+    /// processes cause each other on these CPUs without a common name space
     #[arg(long, conflicts_with = "one_process")]
     apart: bool,
     /// Only directories of this kind
     #[arg(long)]
     layout: Option<Layout>,
-    /// What files hold, and where
+    /// Content of files, and where it is stored
     #[arg(long, value_delimiter = ',', default_values_t = [Data::Empty])]
     data: Vec<Data>,
     /// The program that starts file systems.
@@ -80,12 +82,12 @@ pub struct DneArguments {
     pub common: Common,
 }
 
-/// Where files are made.
+/// In which directories files are created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Layout {
-    /// A directory for each task, on one MDT after the other.
+    /// A directory for each task, assigned to MDTs round-robin.
     Unique,
-    /// One for all tasks, striped over all MDTs.
+    /// One directory for all tasks, striped over all MDTs.
     Shared,
 }
 
@@ -100,7 +102,7 @@ impl Layout {
     }
 }
 
-/// What files hold, and where.
+/// Content of files, and where it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Data {
     /// Nothing; the layout is that of a new file system
@@ -122,12 +124,12 @@ impl std::fmt::Display for Data {
 }
 
 impl Data {
-    /// Bytes of a file.
+    /// Returns the size of a file in bytes.
     fn bytes(self) -> usize {
         if matches!(self, Data::Ost | Data::Mdt) { 4096 } else { 0 }
     }
 
-    /// What `lfs setstripe` is called with for the directories.
+    /// Returns the arguments of `lfs setstripe` for the directories.
     fn striping(self) -> Option<&'static [&'static str]> {
         match self {
             Data::Empty => None,
@@ -137,7 +139,7 @@ impl Data {
     }
 }
 
-/// Directories of one kind with files of one kind.
+/// Kind of directories and kind of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Files {
     layout: Layout,
@@ -157,7 +159,7 @@ impl Files {
     }
 }
 
-/// What a figure is of.
+/// Subject of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Case {
     mdts: usize,
@@ -166,14 +168,14 @@ struct Case {
     simulated: bool,
 }
 
-/// All runs of one phase on one file system, with files of one kind.
+/// All runs of one phase on one file system with one kind of files.
 #[derive(Debug, Clone)]
 struct Figure {
     case: Case,
     rates: Samples,
-    /// CPU time of all processes of the file system for each operation.
+    /// CPU time of all processes of the file system per operation, in microseconds.
     cpu_us: Samples,
-    /// Files made.
+    /// Number of files created.
     files: u64,
 }
 
@@ -181,7 +183,7 @@ struct Figure {
 ///
 /// # Errors
 ///
-/// When a file system does not come up or work on it fails; it is taken down first.
+/// When a file system does not start or work on it fails; it is stopped first.
 pub fn measure(arguments: &DneArguments, myself: &Myself) -> Result<Report, Error> {
     let mut run = DneRun { arguments, myself, figures: Vec::new(), notes: Vec::new(), rounds: 0 };
     for &mdts in &arguments.mdts {
@@ -203,7 +205,7 @@ struct DneRun<'a> {
     myself: &'a Myself,
     figures: Vec<Figure>,
     notes: Vec<String>,
-    /// Times that all phases were gone through.
+    /// Completed rounds over all phases.
     rounds: u64,
 }
 
@@ -247,7 +249,7 @@ impl DneRun<'_> {
         Ok(())
     }
 
-    /// The directory of each task, made anew; `None` with a note if the program cannot make them.
+    /// Creates the directory of each task afresh; `None` with a note if the program does not support them.
     fn directories(
         &mut self,
         instance: &Instance,
@@ -278,7 +280,8 @@ impl DneRun<'_> {
         }
     }
 
-    /// Makes and removes files once, so that connections of all CPUs to all MDTs are there: those are part of no operation.
+    /// Creates and removes files once, so that connections from all CPUs to all MDTs exist: setting them up
+    /// is not part of an operation.
     fn warm_up(&self, team: &mut Team, directories: &[PathBuf]) -> Result<(), Error> {
         for phase in [Phase::Create, Phase::Unlink] {
             let (directories, files) = (directories.to_vec(), self.arguments.files.max(1));
@@ -288,7 +291,7 @@ impl DneRun<'_> {
         Ok(())
     }
 
-    /// All phases of a case, whichever it names.
+    /// Runs all phases of a case.
     fn phases(
         &mut self,
         instance: &Instance,
@@ -326,7 +329,8 @@ impl DneRun<'_> {
     }
 }
 
-/// One phase, and the CPU time of all `processes` from when all tasks have opened their directories.
+/// Runs one phase. Returns the tasks' times, and the CPU time of all `processes` from the moment when all
+/// tasks have opened their directories.
 fn spent_on(team: &mut Team, order: &Order, processes: &[u32]) -> Result<(Vec<Span>, f64), Error> {
     let spent = || processes.iter().filter_map(|&pid| process_cpu_us(pid)).sum::<f64>();
     let mut before = 0.0;
@@ -372,7 +376,7 @@ fn report_of(arguments: &DneArguments, figures: &[Figure], notes: Vec<String>) -
     report
 }
 
-/// CPU time for an operation with the most MDTs against the fewest.
+/// Compares CPU time per operation with the most MDTs against the fewest.
 fn cpu_ratios(figures: &[Figure], first: usize) -> Vec<String> {
     let most = figures.iter().map(|figure| figure.case.mdts).max().unwrap_or(first);
     let of = |figure: &Figure| {
@@ -394,7 +398,7 @@ fn cpu_ratios(figures: &[Figure], first: usize) -> Vec<String> {
         .collect()
 }
 
-/// The kinds of files that there are figures of, each once.
+/// Returns the kinds of files that have figures, each once.
 fn kinds(figures: &[Figure]) -> Vec<Files> {
     let mut kinds: Vec<Files> = Vec::new();
     for figure in figures {
@@ -405,7 +409,7 @@ fn kinds(figures: &[Figure]) -> Vec<Files> {
     kinds
 }
 
-/// LAD'17's scaling, normalised to the first number of MDTs, and Cray's table.
+/// Formats LAD'17's scaling, normalised to the first number of MDTs, and Cray's table.
 fn tables(figures: &[Figure], first: usize) -> Vec<String> {
     let mut tables = Vec::new();
     let mut counts: Vec<usize> = figures.iter().map(|figure| figure.case.mdts).collect();
@@ -447,7 +451,7 @@ fn tables(figures: &[Figure], first: usize) -> Vec<String> {
     tables
 }
 
-/// The scaling chart: one line for each phase, and the ideal; and CPU time for an operation.
+/// Returns the scaling chart, one line per phase and the ideal one, and the chart of CPU time per operation.
 fn panels(arguments: &DneArguments, figures: &[Figure]) -> Vec<Panel> {
     let counts: Vec<usize> = arguments.mdts.iter().map(|&mdts| mdts.max(1)).collect();
     let first = counts.first().copied().unwrap_or(1);

@@ -1,47 +1,47 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What can go wrong while measuring.
+/// An error while measuring.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A system call on a path failed.
     #[error("{action} {}: {source}", path.display())]
     Io {
-        /// What was attempted, a verb.
+        /// Attempted action, a verb.
         action: &'static str,
-        /// On what.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A worker process failed or said something unexpected.
+    /// A worker process failed or sent something unexpected.
     #[error("worker process: {0}")]
     Worker(String),
-    /// A file system under test did not come up or ended early.
+    /// A file system under test did not start or ended early.
     #[error("{what}: {reason}")]
     Server {
-        /// Which one.
+        /// Name of the file system or program.
         what: String,
-        /// What it said.
+        /// Its error message.
         reason: String,
     },
     /// The FUSE channel failed.
     #[error(transparent)]
     Fuse(#[from] nacre_fuse::Error),
-    /// An object store refused.
+    /// An object store reported an error.
     #[error(transparent)]
     Objects(#[from] nacre_store::object::ObjectError),
-    /// Ctrl-C; what was done is kept.
+    /// Ctrl-C; finished results are kept.
     #[error("interrupted")]
     Interrupted,
-    /// The wish makes no sense.
+    /// The options make no sense.
     #[error("{0}")]
     Usage(String),
 }
 
 impl Error {
-    /// For `map_err`: names what was attempted on which path.
+    /// Returns a closure for `map_err` that names the attempted action and the path.
     pub(crate) fn io<E: Into<io::Error>>(
         action: &'static str,
         path: impl AsRef<Path>,
@@ -50,7 +50,7 @@ impl Error {
         move |source| Error::Io { action, path, source: source.into() }
     }
 
-    /// For `map_err`: the wish makes no sense, for this reason.
+    /// For `map_err`: the options make no sense, for this reason.
     pub(crate) fn usage(reason: impl std::fmt::Display) -> Error {
         Error::Usage(reason.to_string())
     }

@@ -1,4 +1,4 @@
-//! Programs in a process group of their own, so that what they have started ends with them.
+//! Programs in process groups of their own, so that their descendants end with them.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Time between two looks at a child.
+/// Interval of polling a child.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
-/// Time for a group to end by itself.
+/// Timeout for a group to end after SIGINT.
 const END_PATIENCE: Duration = Duration::from_secs(20);
-/// Time for a killed process to be gone: one that waits for a file system in the kernel may stay for ever.
+/// Timeout for a killed process to end: one that waits for a file system in the kernel may never end.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Starts `command` as the first process of a new group.
+/// Starts `command` as the leader of a new process group.
 ///
 /// # Errors
 ///
@@ -22,14 +22,14 @@ pub(crate) fn start(command: &mut Command) -> std::io::Result<Child> {
     command.process_group(0).spawn()
 }
 
-/// Ends the group of `child`: by SIGINT, and by SIGKILL what that does not end.
+/// Ends the group of `child`: by SIGINT, then by SIGKILL.
 pub(crate) fn end(child: &mut Child) {
     signal(child, Signal::INT);
     has_ended(child, END_PATIENCE);
     kill(child);
 }
 
-/// Ends the group of `child` at once; it may stay behind if it waits in the kernel.
+/// Kills the group of `child`; a process that waits in the kernel may survive.
 pub(crate) fn kill(child: &mut Child) {
     signal(child, Signal::KILL);
     has_ended(child, KILL_PATIENCE);
@@ -41,7 +41,7 @@ fn signal(child: &Child, signal: Signal) {
     }
 }
 
-/// Whether `child` ends within `patience`.
+/// Returns whether `child` ends within `patience`.
 pub(crate) fn has_ended(child: &mut Child, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     loop {

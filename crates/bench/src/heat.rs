@@ -1,19 +1,19 @@
-//! Heat maps as drawings: values over two axes, coloured by their ratio to one of them.
+//! Heat maps as drawings: values over two axes, coloured by their ratio to a baseline.
 
 use std::fmt::Write as _;
 
 use crate::chart::escape;
 
-/// Values of one thing over rows and columns.
+/// Values of one quantity over rows and columns.
 #[derive(Debug, Clone)]
 pub(crate) struct HeatMap {
-    /// Above the drawing.
+    /// Title above the drawing.
     pub(crate) title: String,
     /// Names of the rows, from the top.
     pub(crate) rows: Vec<String>,
     /// Names of the columns.
     pub(crate) columns: Vec<String>,
-    /// What a cell shows and its ratio; `None` where there is nothing.
+    /// Text of a cell and its ratio; `None` for an empty cell.
     pub(crate) cells: Vec<Vec<Option<(String, f64)>>>,
 }
 
@@ -27,16 +27,18 @@ const SCALE: f64 = 60.0;
 /// Maps in one row.
 const ACROSS: usize = 2;
 
-/// Ratios at the ends of the scale; beyond them the colour stays.
+/// Ratio at the lower end of the scale; below it the colour stays the same.
 const LEAST: f64 = 0.5;
+/// Ratio at the upper end of the scale.
 const MOST: f64 = 1.25;
-/// Orange below 1, white at 1, blue above: told apart by most colour-blind people. Source: Okabe and Ito, 2008.
+/// Orange below 1, white at 1, blue above, of the Okabe-Ito palette: told apart by most colour-blind people.
 const BELOW: (f64, f64, f64) = (213.0, 94.0, 0.0);
 const ABOVE: (f64, f64, f64) = (0.0, 114.0, 178.0);
-/// Each part of the gray that stands for 1 on a dark page.
+/// Component of the gray that stands for 1 on a dark page, 0 to 255.
 const DARK: f64 = 44.0;
 
-/// All maps in one drawing, with a scale. `x` and `y` say what columns and rows are, `base` what ratios are to.
+/// Returns all maps in one drawing, with a scale. `x` and `y` name the columns and rows, `base` the baseline
+/// of ratios.
 pub(crate) fn drawing(maps: &[HeatMap], x: &str, y: &str, base: &str) -> String {
     let columns = maps.iter().map(|map| map.columns.len()).max().unwrap_or(0);
     let rows = maps.iter().map(|map| map.rows.len()).max().unwrap_or(0);
@@ -65,7 +67,7 @@ pub(crate) fn drawing(maps: &[HeatMap], x: &str, y: &str, base: &str) -> String 
     svg
 }
 
-/// What is said in place of the drawing to readers that do not see it.
+/// Returns the description of the drawing for screen readers.
 fn label(maps: &[HeatMap], base: &str) -> String {
     let titles: Vec<&str> = maps.iter().map(|map| map.title.as_str()).collect();
     format!("Heat maps: {}. {base}", titles.join("; "))
@@ -144,10 +146,10 @@ fn scale(svg: &mut String, top: f64, base: &str) {
     let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"{:.0}\">{}</text>", top + 41.0, escape(base));
 }
 
-/// A colour, and that of what is written on it.
+/// A colour, and the colour of text on it.
 type Colours = (String, &'static str);
 
-/// Of a cell on a light page, and on a dark one.
+/// Returns the colours of a cell on a light page, and on a dark one.
 fn colours(ratio: f64) -> [Colours; 2] {
     let (part, end) = if ratio < 1.0 {
         ((1.0 - ratio) / (1.0 - LEAST), BELOW)
@@ -159,13 +161,15 @@ fn colours(ratio: f64) -> [Colours; 2] {
         let mix = |end: f64| (start + (end - start) * part).round() as u8;
         format!("#{:02x}{:02x}{:02x}", mix(end.0), mix(end.1), mix(end.2))
     };
-    // White on the deep blue only: black is read better on every light shade of orange. On dark shades it is the other way round.
+    // White text on the deep blue only: black is more legible on every light shade of orange. On dark shades
+    // it is the reverse.
     let light = if ratio > 1.0 && part > 0.6 { "#fff" } else { "#111" };
     let dark = if ratio < 1.0 && part > 0.7 { "#111" } else { "#fff" };
     [(from(255.0), light), (from(DARK), dark)]
 }
 
-/// The colour of a cell, the style in its place where pages can be dark, and the style of what is written on it.
+/// Returns the colour of a cell, the style that replaces it where pages can be dark, and the style of its
+/// text.
 fn paint(ratio: f64) -> (String, String, String) {
     let [(fill, ink), (dark_fill, dark_ink)] = colours(ratio);
     let style = format!("fill:light-dark({fill},{dark_fill})");
@@ -198,7 +202,7 @@ mod tests {
         assert_eq!(svg.matches(">1234</text>").count(), 2);
         assert_eq!(svg.matches(">0.40</text>").count(), 2);
         assert!(svg.contains("1 MiB &lt;b&gt;"));
-        // Four cells, the ground and the scale.
+        // Four cells, the background and the scale.
         assert_eq!(svg.matches("<rect").count(), 4 + 1 + 16);
         assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
     }

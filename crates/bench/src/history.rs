@@ -1,6 +1,7 @@
-//! Results of several versions side by side: what got better or worse by more than the noise.
+//! Comparison of results of several versions: figures that improved or regressed beyond the noise.
 //!
-//! Rows that ran against something by turns are compared by their ratios to it, which hold when the machine does not; others by the figures.
+//! Rows with a baseline, whose runs alternated with it, are compared by their ratios to it, which are stable
+//! when the machine is not; other rows by the figures.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -41,7 +42,7 @@ pub struct HistoryArguments {
     /// Results (results.json) of 'nacre bench talks', in any order
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Only figures with this in their names
+    /// Only figures whose names contain this
     #[arg(long, default_value = "")]
     figure: String,
     /// Also write a page with a chart of each figure there
@@ -49,7 +50,7 @@ pub struct HistoryArguments {
     html: Option<PathBuf>,
 }
 
-/// A figure in one file.
+/// Value of a figure in one file.
 #[derive(Debug, Clone)]
 struct Value {
     samples: Samples,
@@ -75,14 +76,14 @@ impl Value {
     }
 }
 
-/// A figure in all files that are compared.
+/// A figure over all compared files.
 #[derive(Debug, Serialize)]
 struct Line {
     experiment: String,
     figure: String,
-    /// Of the last file against the first; `None` unless both have it.
+    /// Change from the first file to the last; `None` unless both have the figure.
     change: Option<Change>,
-    /// As shown, a dash where a file lacks it.
+    /// Formatted values, a dash where a file lacks the figure.
     values: Vec<String>,
     #[serde(skip)]
     medians: Vec<Option<f64>>,
@@ -95,7 +96,7 @@ fn value(results: &Results, experiment: &str, figure: &str) -> Option<Value> {
     report.rows.iter().find(|row| row.name == figure).map(Value::of)
 }
 
-/// Every figure that any file has, in the order of the files that have it first.
+/// Returns every figure of any file, in order of first appearance.
 fn lines(all: &[Results]) -> Vec<Line> {
     let mut names: Vec<(String, String)> = Vec::new();
     for results in all {
@@ -139,7 +140,7 @@ fn label(results: &Results) -> String {
     format!("{} {}", results.version, results.date.split('T').next().unwrap_or_default())
 }
 
-/// Why figures of these files cannot be compared, if so.
+/// Returns the reason why these files cannot be compared, if there is one.
 fn mismatch(all: &[Results]) -> Option<String> {
     let first = all.first()?;
     let odd = all.iter().find(|one| one.mode != first.mode)?;
@@ -150,11 +151,12 @@ pub(crate) fn load(files: &[PathBuf]) -> Result<Vec<Results>, Error> {
     files.iter().map(|path| Results::load(path)).collect()
 }
 
-/// What changed from the first of some results to the last: one sentence, and a Markdown table of the figures that did.
+/// Compares the last of some results with the first: one sentence, and a Markdown table of the figures that
+/// changed.
 ///
 /// # Errors
 ///
-/// If they are of runs of different kinds.
+/// If the runs are of different kinds.
 pub(crate) fn generations(all: &[Results]) -> Result<(String, String), Error> {
     if let Some(why) = mismatch(all) {
         return Err(Error::Usage(why));
@@ -172,11 +174,11 @@ pub(crate) fn generations(all: &[Results]) -> Result<(String, String), Error> {
     Ok((sentence, table(all, &lines, false)))
 }
 
-/// Sets results side by side; false if the gate is to be closed.
+/// Prints results next to each other. Returns false if the gate fails.
 ///
 /// # Errors
 ///
-/// If a file holds no results, or those of a run of another kind.
+/// If a file has no results, or those of another kind of run.
 pub fn compare(arguments: &CompareArguments) -> Result<bool, Error> {
     let all = load(&arguments.files)?;
     if let Some(why) = mismatch(&all) {
@@ -234,11 +236,11 @@ fn table(all: &[Results], lines: &[Line], with_same: bool) -> String {
     text
 }
 
-/// Figures over versions.
+/// Prints figures over versions.
 ///
 /// # Errors
 ///
-/// If a file holds no results, or the page cannot be written.
+/// If a file has no results, or the page cannot be written.
 pub fn history(arguments: &HistoryArguments) -> Result<(), Error> {
     let mut all = load(&arguments.files)?;
     all.sort_by(|one, other| one.date.cmp(&other.date));

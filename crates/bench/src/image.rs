@@ -1,11 +1,11 @@
-//! A local file system in a file, for the time of a measurement.
+//! A local file system in an image file, for the duration of a measurement.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::error::Error;
 
-/// What an image is made with.
+/// Type of the local file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Ext4,
@@ -22,10 +22,11 @@ impl Kind {
         }
     }
 
-    /// What makes it, without the device.
+    /// Returns the mkfs command without the device.
     fn mkfs(self) -> &'static [&'static str] {
         match self {
-            // Space that is kept for root would be capacity that nobody fills; tables are written at once, not while something is measured.
+            // Space reserved for root would be capacity that is never filled; inode tables are initialised at
+            // once, not during a measurement.
             Kind::Ext4 => {
                 &["mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0"]
             }
@@ -34,7 +35,7 @@ impl Kind {
         }
     }
 
-    /// Debian's package of its mkfs.
+    /// Returns the Debian package of its mkfs.
     fn package(self) -> &'static str {
         match self {
             Kind::Ext4 => "e2fsprogs",
@@ -44,7 +45,7 @@ impl Kind {
     }
 }
 
-/// Mounted through a loop device; unmounted and removed with this value.
+/// A file system mounted through a loop device; unmounted and removed on drop.
 #[derive(Debug)]
 pub(crate) struct Image {
     file: PathBuf,
@@ -53,11 +54,12 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Makes a sparse file of so many bytes in an existing directory, a file system in it, and mounts that.
+    /// Creates a sparse file of `bytes` bytes in an existing directory and a file system in it, and mounts
+    /// that.
     ///
     /// # Errors
     ///
-    /// `Usage` if the machine lacks what it takes: root, loop devices or the mkfs.
+    /// `Usage` if the machine lacks a requirement: root, loop devices or the mkfs.
     pub(crate) fn mount(directory: &Path, kind: Kind, bytes: u64) -> Result<Image, Error> {
         let name = kind.name();
         if !rustix::process::geteuid().is_root() {
@@ -80,15 +82,15 @@ impl Image {
         Ok(image)
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub(crate) fn path(&self) -> &Path {
         &self.mount
     }
 }
 
-/// Runs a program to its end.
+/// Runs a program to completion.
 fn call(command: &mut Command, missing: &dyn Fn() -> String) -> Result<(), Error> {
-    // Programs of the administrator are often outside of the PATH of others.
+    // Administration programs are often outside the PATH of ordinary users.
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
     let output = command.stdin(Stdio::null()).output().map_err(|error| match error.kind() {
@@ -106,7 +108,7 @@ fn call(command: &mut Command, missing: &dyn Fn() -> String) -> Result<(), Error
 impl Drop for Image {
     fn drop(&mut self) {
         if self.is_mounted {
-            // The loop device goes with the mount, or with the last file that somebody has open there.
+            // The kernel frees the loop device with the mount, or when the last open file there is closed.
             let missing = || "umount is not installed: install mount".to_owned();
             let unmount =
                 |words: &[&str]| call(Command::new("umount").args(words).arg(&self.mount), &missing);

@@ -1,4 +1,4 @@
-//! A file system of ours for the time of a measurement.
+//! A NacreFS file system for the duration of a measurement.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::error::Error;
 use crate::machine::resident_bytes;
 
-/// Which program starts file systems.
+/// Selects the program that starts file systems.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct NacreProgram {
     /// The nacre binary; by default the one next to nacre-bench, or else in PATH
@@ -22,32 +22,33 @@ pub(crate) struct NacreProgram {
 }
 
 impl NacreProgram {
-    /// Its path.
+    /// Returns the path of the program.
     pub(crate) fn find(&self) -> Result<PathBuf, Error> {
         self.nacre.clone().map_or_else(|| partner::find(partner::NACRE).map_err(Error::Usage), Ok)
     }
 }
 
-/// What a file system for a measurement is made of.
+/// Configuration of a file system for a measurement.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct InstanceOptions {
-    /// Object targets.
+    /// Number of object targets.
     pub(crate) osts: usize,
-    /// Metadata targets; 0 is one.
+    /// Number of metadata targets; 0 means one.
     pub(crate) mdts: usize,
-    /// A process for each server and one for the mount.
+    /// One process per server and one for the mount.
     pub(crate) separate: bool,
-    /// Its servers ask no key: the bench talks to object servers itself, with objects that no MDT knows.
+    /// Servers require no keys: the bench sends requests to object servers directly, for objects that no MDT
+    /// has.
     pub(crate) is_open: bool,
-    /// What its OSTs keep objects in, as `nacre up --ost-backend` is told.
+    /// Back end of its OSTs, as the argument of `nacre up --ost-backend`.
     pub(crate) ost_backend: Option<String>,
-    /// Caches of small writes of its OSTs in their order, as `nacre up --ost-cache` is told; empty for none.
+    /// Write caches of its OSTs in order, as arguments of `nacre up --ost-cache`; empty for none.
     pub(crate) ost_caches: Vec<String>,
     /// Mount options.
     pub(crate) mount_options: Vec<String>,
 }
 
-/// Up and mounted; taken down and removed with this value.
+/// A file system that runs and is mounted; stopped and removed on drop.
 #[derive(Debug)]
 pub(crate) struct Instance {
     program: PathBuf,
@@ -55,22 +56,22 @@ pub(crate) struct Instance {
     mount: PathBuf,
     fsname: String,
     options: InstanceOptions,
-    /// Further mounts, each by a process that this one has started.
+    /// Further mounts, each with its client process, a child of this one.
     more: Vec<(PathBuf, Child)>,
 }
 
-/// A name of eight letters that no other file system of this process has, and hardly one of another.
+/// Draws a name of eight letters that is unique in this process, and most probably on the host.
 fn new_fsname() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("b{:05x}{:02x}", std::process::id() & 0xf_ffff, number & 0xff)
 }
 
-/// Longest time that a further mount may take to come up.
+/// Timeout for a further mount to start.
 const MOUNT_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Instance {
-    /// Makes one with its targets in `directory/NAME`, which must not exist.
+    /// Creates a file system with its targets in `directory/NAME`, which must not exist, and starts it.
     pub(crate) fn start(
         program: &Path,
         directory: &Path,
@@ -92,7 +93,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Its name, by which its parameters are found.
+    /// Returns its name, which its parameters contain.
     pub(crate) fn fsname(&self) -> &str {
         &self.fsname
     }
@@ -124,7 +125,7 @@ impl Instance {
         self.call(&words).map(drop)
     }
 
-    /// Unmounts and ends the processes; what they stored stays.
+    /// Unmounts and stops the processes; stored data stays.
     pub(crate) fn down(&self) -> Result<(), Error> {
         self.call(&["down".as_ref(), self.data().as_os_str()]).map(drop)
     }
@@ -133,12 +134,12 @@ impl Instance {
         self.directory.join("data")
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub(crate) fn mount(&self) -> &Path {
         &self.mount
     }
 
-    /// One more mount, by a client process of its own; of servers in processes of their own.
+    /// Adds a mount by a client process of its own. Requires servers in processes of their own.
     pub(crate) fn add_mount(&mut self) -> Result<PathBuf, Error> {
         let point = self.directory.join(format!("mnt{}", self.more.len() + 1));
         std::fs::create_dir(&point).map_err(Error::io("create directory", &point))?;
@@ -163,15 +164,15 @@ impl Instance {
         Ok(point)
     }
 
-    /// What `nacre mount` is given.
+    /// Returns the source argument of `nacre mount`.
     fn source(&self) -> Result<String, Error> {
         Ok(format!("{}:/{}", self.address("MGT")?, self.fsname))
     }
 
-    /// NID of a target such as `OST0000`; of servers in processes of their own.
+    /// Returns the NID of a target such as `OST0000`. Requires servers in processes of their own.
     pub(crate) fn address(&self, target: &str) -> Result<String, Error> {
         let text = self.call(&["status".as_ref(), "--json".as_ref(), self.data().as_os_str()])?;
-        // Port numbers are all that is wanted of it.
+        // Only port numbers are needed from the file.
         let after = text.split_once(&format!("\"{target}\"")).map(|(_, after)| after).unwrap_or_default();
         let nid = after.split('"').find(|word| word.ends_with("@tcp"));
         nid.map(str::to_owned).ok_or_else(|| Error::Server {
@@ -180,12 +181,12 @@ impl Instance {
         })
     }
 
-    /// Calls `lfs`.
+    /// Runs `lfs`.
     pub(crate) fn lfs(&self, words: &[&OsStr]) -> Result<(), Error> {
         self.lfs_text(words).map(drop)
     }
 
-    /// The same; what it prints.
+    /// Runs `lfs` and returns its output.
     pub(crate) fn lfs_text(&self, words: &[&OsStr]) -> Result<String, Error> {
         let words: Vec<&OsStr> = std::iter::once(OsStr::new("lfs")).chain(words.iter().copied()).collect();
         self.call(&words)
@@ -202,19 +203,19 @@ impl Instance {
         }
     }
 
-    /// A new directory on the mount.
+    /// Creates a directory on the mount.
     pub(crate) fn work_directory(&self, name: &str) -> Result<PathBuf, Error> {
         let path = self.mount.join(name);
         std::fs::create_dir(&path).map_err(Error::io("create directory", &path))?;
         Ok(path)
     }
 
-    /// New files in `directory` get their data spread over `count` OSTs.
+    /// Stripes new files in `directory` over `count` OSTs.
     pub(crate) fn stripe(&self, directory: &Path, count: usize) -> Result<(), Error> {
         self.setstripe(directory, &["-c", &count.to_string()])
     }
 
-    /// New files in `directory` get the layout that `lfs setstripe` makes of `options`.
+    /// Sets the layout of new files in `directory` by `lfs setstripe` with `options`.
     pub(crate) fn setstripe(&self, directory: &Path, options: &[&str]) -> Result<(), Error> {
         let mut words: Vec<&OsStr> = vec!["lfs".as_ref(), "setstripe".as_ref()];
         words.extend(options.iter().map(OsStr::new));
@@ -222,20 +223,20 @@ impl Instance {
         self.call(&words).map(drop)
     }
 
-    /// Calls `lctl`.
+    /// Runs `lctl`.
     pub(crate) fn lctl(&self, words: &[&str]) -> Result<(), Error> {
         let words: Vec<&OsStr> =
             std::iter::once("lctl").chain(words.iter().copied()).map(OsStr::new).collect();
         self.call(&words).map(drop)
     }
 
-    /// Values of parameters `KIND.LEAF` of this file system.
+    /// Returns the values of parameters `KIND.LEAF` of this file system.
     pub(crate) fn param(&self, kind: &str, leaf: &str) -> Result<String, Error> {
         let name = format!("{kind}.{}-*.{leaf}", self.fsname());
         self.call(&["lctl", "get_param", "-n", &name].map(OsStr::new))
     }
 
-    /// Sets parameters of this file system by their whole names.
+    /// Sets parameters of this file system by their full names.
     pub(crate) fn set_named_params(&self, settings: &[String]) -> Result<(), Error> {
         let words = ["set_param", "-n"].into_iter().chain(settings.iter().map(String::as_str));
         self.lctl(&words.collect::<Vec<_>>())
@@ -249,7 +250,7 @@ impl Instance {
         self.set_named_params(&settings)
     }
 
-    /// All its processes.
+    /// Returns the ids of all its processes.
     pub(crate) fn processes(&self) -> Result<Vec<u32>, Error> {
         let text = self.call(&["status".as_ref(), "--json".as_ref(), self.data().as_os_str()])?;
         let status: Value = serde_json::from_str(&text)
@@ -261,7 +262,7 @@ impl Instance {
         Ok(all)
     }
 
-    /// Resident memory of all its processes together, in bytes.
+    /// Returns the resident memory of all its processes together, in bytes.
     pub(crate) fn resident_bytes(&self) -> Result<u64, Error> {
         Ok(self.processes()?.into_iter().filter_map(resident_bytes).sum())
     }
@@ -285,7 +286,7 @@ impl Drop for Instance {
             eprintln!("bench: {error}");
             return;
         }
-        // Down, so nothing is mounted inside.
+        // The file system is down, so no mount is inside.
         if let Err(error) = std::fs::remove_dir_all(&self.directory) {
             eprintln!("bench: remove {}: {error}", self.directory.display());
         }

@@ -1,7 +1,8 @@
 //! `nacre bench ior`: data over processes, with the options and the tables of IOR.
 //!
-//! Every task opens, transfers and closes, in a file of its own or in one of all; reading follows writing, of its own data or of
-//! another task's. Works on any file system; Lustre's options stripe the files on one that is.
+//! Every task opens, transfers and closes, in a file of its own or in a common one; reads follow writes and
+//! cover the task's own data or another task's. Works on any file system; Lustre's options stripe the files
+//! where they are supported.
 
 mod options;
 mod plan;
@@ -28,7 +29,7 @@ use task::{Access, Order, Setup, Times};
 pub use options::IorArguments;
 pub(crate) use task::serve;
 
-/// What was measured.
+/// The result of a run.
 #[derive(Debug, Serialize)]
 struct Outcome<'a> {
     program: &'static str,
@@ -43,7 +44,7 @@ struct Outcome<'a> {
 ///
 /// # Errors
 ///
-/// Options that make no sense, what the file system says, and data that is not what was written.
+/// Options that make no sense, errors of the file system, and data that differs from what was written.
 pub(crate) fn run(arguments: &IorArguments, myself: &Myself) -> Result<(), Error> {
     let run = Run::new(arguments)?;
     let json = run.json;
@@ -75,19 +76,19 @@ pub(crate) fn run(arguments: &IorArguments, myself: &Myself) -> Result<(), Error
     }
 }
 
-/// Runs what a command line asks for and prints nothing, for other benches: `write` or `read` and bytes per second, in
-/// the order of the phases.
+/// Runs a command line without printing, for other benches. Returns `write` or `read` with bytes per second,
+/// in the order of the phases.
 ///
 /// # Errors
 ///
-/// As the command's.
+/// Those of the command.
 pub(crate) fn bandwidths(words: &[OsString], myself: &Myself) -> Result<Vec<(&'static str, f64)>, Error> {
     let arguments: IorArguments = from_words("ior", words)?;
     let lines = Run::new(&arguments)?.repetitions(myself, |_| {})?;
     Ok(lines.iter().map(Line::bandwidth).collect())
 }
 
-/// A run whose options have been checked.
+/// A run with checked options.
 pub(crate) struct Run<'a> {
     arguments: &'a IorArguments,
     plan: Plan,
@@ -121,7 +122,7 @@ impl<'a> Run<'a> {
         Ok(Run { arguments, plan, reorder, setup, json: arguments.json || directives.json })
     }
 
-    /// What the head of the output says.
+    /// Returns the head of the output.
     fn describe(&self) -> Result<Vec<(&'static str, String)>, Error> {
         let (plan, arguments) = (&self.plan, self.arguments);
         let directory = self.setup.path.parent().unwrap_or(Path::new("/"));
@@ -179,7 +180,7 @@ impl<'a> Run<'a> {
         table::Shown { repetitions, reorder, distance, reorder_random, seed }
     }
 
-    /// All repetitions; calls `each` with every line as it comes.
+    /// Runs all repetitions; calls `each` with every line as it is ready.
     fn repetitions(&self, myself: &Myself, mut each: impl FnMut(&Line)) -> Result<Vec<Line>, Error> {
         let setups: Vec<Setup> =
             (0..self.plan.tasks).map(|rank| Setup { rank, ..self.setup.clone() }).collect();
@@ -217,7 +218,7 @@ impl<'a> Run<'a> {
             let times = transfer(team, Access::Write, &own, &counts)?;
             push(Line::new(Access::Write, &self.plan, &times, repetition));
             self.check_size(repetition, &times)?;
-            // What a deadline kept from being written cannot be read.
+            // Data that was not written because of a deadline cannot be read.
             counts = times.iter().map(|times| times.transfers).collect();
         }
         if arguments.check_write {
@@ -239,11 +240,11 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Files have the size that was written.
+    /// Checks that files have the size that was written.
     fn check_size(&self, repetition: u64, times: &[Times]) -> Result<(), Error> {
         let whole = self.plan.block / self.plan.transfer * self.plan.segments;
         if times.iter().any(|times| times.transfers < whole) {
-            // A deadline came first.
+            // A deadline ended the phase early.
             return Ok(());
         }
         let ranks = if self.plan.file_per_task { self.plan.tasks } else { 1 };
@@ -251,7 +252,7 @@ impl<'a> Run<'a> {
             let path = task::file_name(&self.setup, repetition, rank);
             let found = std::fs::metadata(&path).map_err(Error::io("stat", &path))?.len();
             let expected = self.plan.file_bytes();
-            // One that was there before may have been longer.
+            // An existing file may have been longer.
             if found < expected || (found > expected && !self.arguments.use_existing) {
                 let path = path.display();
                 return Err(Error::Worker(format!("{path} has {found} bytes after {expected} were written")));

@@ -1,9 +1,10 @@
-//! `nacre bench layouts`: what layouts cost and gain.
+//! `nacre bench layouts`: cost and gain of layouts.
 //!
-//! Each part starts a file system of its own in memory and takes figures of two kinds of files in runs that alternate:
-//! progressive files against plain ones, data on the MDT against data on an OST, files with data against empty ones, a large
-//! migration and a rebalance against a copy and others' work without it, files of many components or stripes against one of a single stripe. A part whose layout is refused
-//! by the program under test is left out with a note.
+//! Each part starts a file system of its own in memory and compares two kinds of files in alternating runs:
+//! progressive files with plain ones, data on the MDT with data on an OST, files with data with empty ones, a
+//! large migration and a rebalance with a copy and with foreground work alone, files of many components or
+//! stripes with a file of one stripe. A part whose layout the program under test refuses is left out with a
+//! note.
 
 mod many;
 mod programs;
@@ -20,25 +21,25 @@ use crate::report::{Against, Report, Target};
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, interleave};
 
-/// Object targets of the file systems.
+/// Number of object targets of the file systems.
 const OSTS: usize = 4;
-/// The layout of the LAD'17 talk as far as files of some hundred MiB reach.
+/// The layout of the LAD'17 talk up to files of some hundred MiB.
 const PROGRESSIVE: &[&str] =
     &["-E", "4M", "-c", "1", "-E", "64M", "-c", "2", "-E", "256M", "-c", "4", "-E", "-1", "-c", "-1"];
-/// The same with a stripe size for each component, as in that talk.
+/// The same layout with a stripe size for each component, as in that talk.
 const TUNED: &[&str] = &[
     "-E", "4M", "-c", "1", "-S", "1M", "-E", "64M", "-c", "2", "-S", "2M", "-E", "256M", "-c", "4", "-S",
     "16M", "-E", "-1", "-c", "-1", "-S", "32M",
 ];
-/// What they are compared with.
+/// The baseline of progressive layouts.
 const PLAIN: &[&str] = &["-c", "-1"];
-/// The head of a file on the MDT.
+/// A layout with the first component on the MDT.
 const ON_MDT: &[&str] = &["-E", "64K", "-L", "mdt", "-E", "-1", "-c", "1"];
 const ON_OST: &[&str] = &["-c", "1"];
-/// Bytes of the files that show what the default layout does, and of all of them together.
+/// Sizes in bytes of the files that show the default layout, each alone and all together.
 const DEFAULT_SIZES: [usize; 5] = [4 << 10, 32 << 10, 64 << 10, 100 << 10, 512 << 10];
 const DEFAULT_BYTES: u64 = 128 << 20;
-/// Bytes of a small file; a size that users have measured other file systems with.
+/// Size of a small file in bytes; users have measured other file systems with it.
 const SMALL_BYTES: usize = 3901;
 
 /// A part of the report.
@@ -56,11 +57,11 @@ pub enum Part {
     Small,
     /// `lfs getstripe -r` and `lfs find`.
     List,
-    /// Files of many components and of many stripes.
+    /// Files of many components and files of many stripes.
     Many,
     /// `lfs migrate` against a copy.
     Migrate,
-    /// `nacre rebalance` against a copy, and what others lose beside it.
+    /// `nacre rebalance` against a copy, and what foreground work loses during it.
     Rebalance,
 }
 
@@ -91,19 +92,19 @@ pub struct LayoutsArguments {
     /// Size of each large file in MiB; each of two processes has one
     #[arg(long, default_value_t = 128)]
     size_mib: u64,
-    /// Files that are listed, found and looked at
+    /// Files to list, find and stat
     #[arg(long, default_value_t = 100_000)]
     files: u64,
-    /// Files of each process that are made with data
+    /// Files that each process creates with data
     #[arg(long, default_value_t = 2_000)]
     small_files: u64,
-    /// Components of a file of many
+    /// Components of the file of many
     #[arg(long, default_value_t = 500)]
     components: u64,
-    /// Stripes of a file of many
+    /// Stripes of the file of many
     #[arg(long, default_value_t = 2_000)]
     stripes: u64,
-    /// Limits of the rebalance beside which others work, in MiB/s; its own default if none is given
+    /// Limits of the rebalance during foreground work, in MiB/s; by default that of the rebalance itself
     #[arg(long = "rate", value_delimiter = ',')]
     rates: Vec<u64>,
     /// The program that starts file systems.
@@ -118,7 +119,7 @@ pub struct LayoutsArguments {
 ///
 /// # Errors
 ///
-/// When a file system does not come up or work on it fails; it is taken down first.
+/// When a file system does not start or work on it fails; it is stopped first.
 pub fn measure(arguments: &LayoutsArguments, myself: &Myself) -> Result<Report, Error> {
     let program = arguments.nacre.find()?;
     let mut run = LayoutsRun { arguments, myself, program, report: Report::new("Layouts, 4 OSTs in memory") };
@@ -147,7 +148,7 @@ struct LayoutsRun<'a> {
     report: Report,
 }
 
-/// Work on two directories of one file system, which is compared.
+/// The same work on two directories of one file system, which is compared.
 struct Pair<'a> {
     label: String,
     ours: &'a Path,
@@ -162,7 +163,7 @@ impl LayoutsRun<'_> {
         Instance::start(&self.program, &self.arguments.memory_dir, "bench-layouts", options)
     }
 
-    /// A directory with this layout; a note and nothing if the program refuses it.
+    /// Creates a directory with this layout; adds a note and returns nothing if the program refuses it.
     fn directory(
         &mut self,
         instance: &Instance,
@@ -180,7 +181,7 @@ impl LayoutsRun<'_> {
         }
     }
 
-    /// One row of `pair`, each side with what `make` makes of its directory.
+    /// Adds one row of `pair`: `make` turns each directory into a job.
     fn compare(&mut self, pair: &Pair<'_>, make: impl Fn(&Path) -> Job) -> Result<(), Error> {
         let jobs = [make(pair.ours), make(pair.against.1)];
         let results = interleave(self.myself, &jobs, self.arguments.common.runs)?;
@@ -192,8 +193,8 @@ impl LayoutsRun<'_> {
         Ok(())
     }
 
-    /// Large files of two processes, one for each and one for both, written with fsync, and read after the kernel's caches
-    /// were emptied.
+    /// Measures large files of two processes, one each and a common one, written with fsync, and read after
+    /// the kernel's caches were dropped.
     fn progressive(&mut self, fabric: bool) -> Result<(), Error> {
         let instance = self.instance(fabric, fabric)?;
         let Some(plain) = self.directory(&instance, "plain", PLAIN)? else { return Ok(()) };
@@ -225,7 +226,7 @@ impl LayoutsRun<'_> {
         Ok(())
     }
 
-    /// Files of 4 KiB: made, looked at, read, removed.
+    /// Measures files of 4 KiB: create, stat, read, remove.
     fn on_mdt(&mut self) -> Result<(), Error> {
         let arguments = self.arguments;
         for separate in [false, true] {
@@ -256,7 +257,7 @@ impl LayoutsRun<'_> {
         Ok(())
     }
 
-    /// Files for which nobody asks for a layout, by their sizes: made with one write each, read, removed.
+    /// Measures files with the default layout, by size: create with one write each, read, remove.
     fn by_default(&mut self) -> Result<(), Error> {
         let arguments = self.arguments;
         for separate in [false, true] {
@@ -291,7 +292,7 @@ impl LayoutsRun<'_> {
         Ok(())
     }
 
-    /// Two processes make files in one directory: with data and without.
+    /// Measures creates by two processes in one directory, with data and without.
     fn small(&mut self) -> Result<(), Error> {
         let instance = self.instance(false, false)?;
         let (full, empty) = (instance.work_directory("full")?, instance.work_directory("empty")?);
@@ -311,7 +312,7 @@ impl LayoutsRun<'_> {
     }
 }
 
-/// Work on small files, each with so many bytes, by so many processes.
+/// Returns a job on small files of this size, by this number of processes.
 fn small_job(
     arguments: &LayoutsArguments,
     operation: Operation,

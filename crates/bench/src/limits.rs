@@ -1,4 +1,4 @@
-//! What the machine can do without any file system of ours: the bounds of every other figure.
+//! Ceilings of the machine without any NacreFS file system: the bounds of every other figure.
 
 mod memory;
 mod network;
@@ -13,10 +13,10 @@ use crate::sample::Samples;
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, Series, interleave};
 
-/// What to measure.
+/// Parameters of the measurement.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Runs of each measurement.
+    /// Number of runs of each measurement.
     pub repetitions: usize,
     /// Duration of one run in seconds.
     pub seconds: f64,
@@ -25,11 +25,11 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Memory, system calls, sockets, and the disk under `directory`.
+    /// Measures memory, system calls, sockets, and the disk under `directory`.
     ///
     /// # Errors
     ///
-    /// What sockets and files say.
+    /// Errors of sockets and files.
     pub fn measure(&self, myself: &Myself, directory: &Path) -> Result<Report, Error> {
         let mut report = Report::new("Limits of this machine");
         let mut add = |name: &str, unit, measure: &mut dyn FnMut() -> Result<f64, Error>| {
@@ -92,7 +92,7 @@ impl Limits {
     }
 }
 
-/// The row of a job's results, in bytes for sequential work and in operations otherwise.
+/// Returns the row of a job's results, in bytes for sequential work and in operations otherwise.
 pub(crate) fn row_of(job: &Job, series: &Series) -> Row {
     let work = &job.works[0];
     let mut row = Row::new(job.label.clone(), Unit::OpsPerSecond, series.rates.clone());

@@ -1,4 +1,4 @@
-//! What the machine is, and how busy.
+//! The machine and its load.
 
 use std::fmt;
 use std::fs;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// What figures depend on, as far as it can be told.
+/// Properties of the machine that figures depend on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// CPU model as the kernel names it.
@@ -19,12 +19,12 @@ pub struct Machine {
     pub memory_mib: u64,
     /// Kernel release.
     pub kernel: String,
-    /// Processes ready to run, averaged over the last minute: other people's load is in every figure.
+    /// Processes ready to run, averaged over the last minute: load of other users affects every figure.
     pub load: f64,
 }
 
 impl Machine {
-    /// Looks at the machine now.
+    /// Reads the current state of the machine.
     pub fn look() -> Machine {
         let cpu_info = read("/proc/cpuinfo");
         let cpu = field(&cpu_info, "model name").unwrap_or("unknown").to_owned();
@@ -39,7 +39,7 @@ impl Machine {
     }
 }
 
-/// One line, as it stands above tables.
+/// Formats one line for the head of tables.
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Machine { cpu, cpu_count, memory_mib, kernel, load } = self;
@@ -47,12 +47,12 @@ impl fmt::Display for Machine {
     }
 }
 
-/// Memory that can be had without swapping, in MiB.
+/// Returns the memory available without swapping, in MiB.
 pub fn available_mib() -> u64 {
     kib(&read("/proc/meminfo"), "MemAvailable").unwrap_or(0) / 1024
 }
 
-/// A field that is a number of KiB.
+/// Returns a field that is a number of KiB.
 fn kib(text: &str, name: &str) -> Option<u64> {
     field(text, name)?.split_whitespace().next()?.parse().ok()
 }
@@ -66,19 +66,19 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     line.split_once(':').map(|(_, value)| value.trim())
 }
 
-/// CPU time that the whole machine has spent since it was started.
+/// CPU time of the whole machine since boot.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuTime {
-    /// Doing anything: user, system, interrupts; in microseconds, advances in ticks of 10 ms.
+    /// Time of user, system and interrupts, in microseconds; advances in ticks of 10 ms.
     pub busy_us: u64,
-    /// Ready, but the hypervisor ran somebody else; in microseconds.
+    /// Time in which a CPU was ready but the hypervisor ran another guest, in microseconds.
     pub stolen_us: u64,
 }
 
 impl CpuTime {
-    /// As of now.
+    /// Reads the current values.
     pub fn now() -> CpuTime {
-        // One tick of /proc/stat is USER_HZ, 1/100 s on every Linux architecture that matters here.
+        // One tick of /proc/stat is USER_HZ, 1/100 s on every supported architecture.
         const TICK_US: u64 = 10_000;
         let text = read("/proc/stat");
         let ticks: Vec<u64> = text
@@ -90,28 +90,28 @@ impl CpuTime {
             .map(|word| word.parse().unwrap_or(0))
             .collect();
         let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
-        // user, nice, system, irq and softirq; idle (3) and iowait (4) are no work.
+        // user, nice, system, irq and softirq; idle (3) and iowait (4) are not work.
         let busy = at(0) + at(1) + at(2) + at(5) + at(6);
         CpuTime { busy_us: busy * TICK_US, stolen_us: at(7) * TICK_US }
     }
 }
 
-/// Resident memory of a process in bytes: what it has in RAM now, shared pages included; `None` when it is gone.
+/// Returns the resident memory of a process in bytes, shared pages included; `None` if it has ended.
 pub fn resident_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     Some(kib(&status, "VmRSS")? * 1024)
 }
 
-/// CPU time of a process in microseconds, its ended threads included, with the kernel's full precision; `None` when it is
-/// gone.
+/// Returns the CPU time of a process in microseconds, its ended threads included, with the kernel's full
+/// precision; `None` if it has ended.
 pub fn process_cpu_us(pid: u32) -> Option<f64> {
     let mut clock: libc::clockid_t = 0;
-    // SAFETY: `clock` is written by the call and lives across it; any process id may be asked for.
+    // SAFETY: the call writes `clock`, which outlives it; any process id is allowed.
     if unsafe { libc::clock_getcpuclockid(libc::pid_t::try_from(pid).ok()?, &raw mut clock) } != 0 {
         return None;
     }
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is written by the call and lives across it.
+    // SAFETY: the call writes `time`, which outlives it.
     if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
         return None;
     }
@@ -119,40 +119,41 @@ pub fn process_cpu_us(pid: u32) -> Option<f64> {
 }
 
 fn spent_us(who: libc::c_int) -> f64 {
-    // SAFETY: all zero is a value of this structure of numbers.
+    // SAFETY: all zeros is a valid value of this structure of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is written by the call and lives across it; the call fails only for other values of `who`.
+    // SAFETY: the call writes `usage`, which outlives it; it fails only for other values of `who`.
     unsafe { libc::getrusage(who, &raw mut usage) };
     let us = |time: libc::timeval| time.tv_sec as f64 * 1e6 + time.tv_usec as f64;
     us(usage.ru_utime) + us(usage.ru_stime)
 }
 
-/// CPU time of this process in microseconds, its ended threads included.
+/// Returns the CPU time of this process in microseconds, its ended threads included.
 pub fn own_cpu_us() -> f64 {
     spent_us(libc::RUSAGE_SELF)
 }
 
-/// CPU time in microseconds of children of this process that were waited for, and of theirs.
+/// Returns the CPU time in microseconds of the children that this process has waited for, and of their
+/// children.
 pub fn children_cpu_us() -> f64 {
     spent_us(libc::RUSAGE_CHILDREN)
 }
 
-/// CPU time of the calling thread in microseconds.
+/// Returns the CPU time of the calling thread in microseconds.
 pub fn thread_cpu_us() -> f64 {
     spent_us(libc::RUSAGE_THREAD)
 }
 
-/// Memory of this process that no file backs, resident now, in bytes: what it needs whatever the kernel may drop.
+/// Returns the resident anonymous memory of this process in bytes: memory that the kernel cannot drop.
 pub fn own_anonymous_bytes() -> u64 {
     kib(&read("/proc/self/status"), "RssAnon").unwrap_or(0) * 1024
 }
 
-/// Makes the kernel forget cached pages, names and inodes of every file system, so that the next access goes to the
-/// file system.
+/// Drops the kernel's cached pages, names and inodes of every file system, so that the next access reaches
+/// the file system.
 ///
 /// # Errors
 ///
-/// EACCES for anybody but root.
+/// EACCES unless root.
 pub fn drop_caches() -> Result<(), Error> {
     const SWITCH: &str = "/proc/sys/vm/drop_caches";
     // Dirty pages cannot be dropped, so they are written first.
@@ -160,11 +161,11 @@ pub fn drop_caches() -> Result<(), Error> {
     fs::write(SWITCH, "3").map_err(Error::io("write", SWITCH))
 }
 
-/// Removes a file; one that is not there is as wanted.
+/// Removes a file; a missing one is not an error.
 ///
 /// # Errors
 ///
-/// What the file system says.
+/// Errors of the file system.
 pub fn remove_file(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", path)(error)),

@@ -1,35 +1,39 @@
-//! Measures the file system, and what it is measured against, on the machine at hand.
+//! Measures the file system and its baselines on this machine.
 //!
-//! A figure of a file system says little alone: on a virtual machine the same program is two to four times slower
-//! from one hour to the next. So every figure here is the median of several runs with their spread, comes with the CPU
-//! time that the whole machine spent per operation, and can be taken against a second path in runs that alternate
-//! with the first's (`--against`), which gives ratios that hold when the machine does not.
+//! An absolute figure of a file system says little: on a virtual machine the same program is two to four
+//! times slower from one hour to the next. So every figure here is the median of several runs with their
+//! spread, comes with the CPU time that the whole machine spent per operation, and can be taken against a
+//! second path in alternating runs (`--against`), which gives ratios that are stable when the machine is not.
 //!
-//! Users call this program as `nacre bench` and `nacre paf`: `nacre` hands its words over. It starts file systems by calling `nacre`.
+//! Users call this program as `nacre bench` and `nacre paf`: `nacre` passes its arguments on. It starts file
+//! systems by calling `nacre`.
 //!
 //! - [`cli`]: the sub-commands of `nacre bench`.
-//! - [`work`]: what is measured: operations on metadata and data of any mounted path.
-//! - [`worker`]: processes that do the work; they start together and answer with counts and times.
-//! - [`team`]: processes that go through phases together, with barriers; [`mdtest`] and [`ior`] are made of them.
-//! - [`sample`], [`report`], [`machine`]: medians and spreads; tables and JSON; what the machine is and how busy.
-//! - [`limits`]: what the machine can do without any file system of ours.
-//! - [`null`]: file systems that do nothing, over our FUSE channel and others: the ceiling of any FUSE file system.
+//! - [`work`]: the workload: operations on metadata and data of any mounted path.
+//! - [`worker`]: processes that do the work; they start together and return counts and times.
+//! - [`team`]: processes that run phases together, with barriers; [`mdtest`] and [`ior`] use them.
+//! - [`sample`], [`report`], [`machine`]: medians and spreads; tables and JSON; properties and load of the
+//!   machine.
+//! - [`limits`]: ceilings of the machine without any NacreFS file system.
+//! - [`null`]: file systems that do nothing, over NacreFS's FUSE channel and others: the ceiling of any FUSE
+//!   file system.
 //! - [`programs`]: tar, find, rm and git on any mounted path.
-//! - [`peers`]: the same work on several mounted paths in turns, ours and others'.
-//! - [`client`]: the client's I/O engine: every combination of its features, on loopback and on a simulated fabric.
+//! - [`peers`]: the same work on several mounted paths in alternating runs, NacreFS and other file systems.
+//! - [`client`]: the client's I/O engine: every combination of its features, on loopback and on a simulated
+//!   fabric.
 //! - [`records`]: fields of an ocean model as records of a Fortran direct-access file.
 //! - [`mdt`]: the engine of an MDT without network and FUSE, its memory and opening times.
 //! - [`dne`]: names on several MDTs.
 //! - [`split`]: a directory whose names move to more MDTs.
-//! - [`backends`]: names and small files by what targets are kept in.
-//! - [`noisy`]: a stream beside small random writes, on simulated disks.
-//! - [`small`]: random writes of 4 KiB by where the data lies.
+//! - [`backends`]: names and small files by back end of the targets.
+//! - [`noisy`]: a stream next to small random writes, on simulated disks.
+//! - [`small`]: random writes of 4 KiB by the location of the data.
 //! - [`layouts`]: progressive files, data on the MDT, files of many components, `lfs` over many files.
 //! - [`paf`]: a file system that is filled and fragmented by degrees.
 //! - [`survey`]: bandwidth of objects by layer.
 //! - [`talks`]: the experiments of five talks in one run, with one report.
-//! - [`history`]: results of several versions side by side.
-//! - [`stats`]: intervals of medians, and whether they keep a claim.
+//! - [`history`]: comparison of the results of several versions.
+//! - [`stats`]: confidence intervals of medians, and claims about them.
 //! - [`slice`]: the combined run behind `docs/performance.md`.
 
 mod backends;

@@ -1,11 +1,12 @@
-//! `nacre bench mdt`: the engine of an MDT by itself: no network, no FUSE, no client. Requests go straight into an MDT that
-//! this process has opened in a directory of its own.
+//! `nacre bench mdt`: the engine of an MDT alone, without network, FUSE or client. Requests go directly to an
+//! MDT that this process has opened in a directory of its own.
 //!
-//! CPU time is that of the whole process, so flushes of the log and checkpoints are in it; "per core" is operations per second
-//! of CPU time. Changes count until they are durable: each phase ends with a commit. The bound is the metadata store alone,
-//! given the same keys and values in runs that alternate, and the bound of that a hash map in memory.
+//! CPU time is that of the whole process, so it includes flushes of the log and checkpoints; "per core" is
+//! operations per second of CPU time. Changes count when they are durable: each phase ends with a commit. The
+//! upper bound is the metadata store alone with the same keys and values in alternating runs, and the bound
+//! of that is a hash map in memory.
 //!
-//! `--inodes N` fills an MDT instead, and looks at its memory and at how long it takes to open ([`inodes`]).
+//! `--inodes N` fills an MDT instead, and measures its memory and the time to open it ([`inodes`]).
 
 mod bare;
 mod engine;
@@ -26,10 +27,10 @@ use engine::{Engine, Files};
 
 pub(crate) use inodes::serve;
 
-/// Creates of empty files per core and second, and the same of stats (issue: many metadata servers).
+/// Target: creates of empty files per core and second, and likewise stats.
 const CREATES_PER_CORE: f64 = 100_000.0;
 const STATS_PER_CORE: f64 = 400_000.0;
-/// What two threads are to do of what one does.
+/// Target: rate of two threads relative to one.
 const TWO_THREADS: f64 = 1.7;
 
 /// `nacre bench mdt`
@@ -38,10 +39,10 @@ const TWO_THREADS: f64 = 1.7;
     after_help = "Example: nacre bench mdt --dir /srv/disk --runs 5\n         nacre bench mdt --dir /srv/disk --inodes 10000000"
 )]
 pub struct MdtArguments {
-    /// Directory on the disk of the MDT; what is made there is removed again
+    /// Directory on the disk for the MDT; its files are removed again
     #[arg(long, default_value = ".")]
     dir: PathBuf,
-    /// Files that are made, by all threads together: so the store is as large with two threads as with one
+    /// Files to create, by all threads together: the store is as large with two threads as with one
     #[arg(long, default_value_t = 200_000)]
     files: u32,
     /// Scenes; all by default
@@ -50,7 +51,7 @@ pub struct MdtArguments {
     /// Inode records that the MDT keeps in memory
     #[arg(long, value_name = "N", default_value_t = 256 << 10)]
     cached_inodes: usize,
-    /// Fill an MDT with so many inodes and look at memory and the time to open it, instead
+    /// Instead, fill an MDT with this many inodes and measure memory and the time to open it
     #[arg(long, value_name = "N")]
     inodes: Option<u64>,
     /// Entries of each directory when an MDT is filled
@@ -64,20 +65,21 @@ pub struct MdtArguments {
     pub common: Common,
 }
 
-/// Who makes files where, and how.
+/// Which threads create files, in which directories and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Scene {
-    /// One thread that makes files without opening them.
+    /// One thread that creates files without opening them.
     One,
     /// Two threads, each in a directory of its own.
     Two,
-    /// Two threads, each with an MDT of its own: what two CPUs can do for MDTs while others use them too.
+    /// Two threads, each with an MDT of its own: the rate of two CPUs for independent MDTs that share the
+    /// machine.
     Apart,
     /// Two threads in one directory.
     Shared,
-    /// One thread that makes files and closes them, as open(2) and close(2) do.
+    /// One thread that creates files and closes them, as open(2) and close(2) do.
     Opened,
-    /// The same with answers kept for a resend, as for clients over a network.
+    /// The same with reply slots for resends, as for clients over a network.
     Kept,
 }
 
@@ -99,13 +101,13 @@ impl Scene {
         if matches!(self, Scene::Two | Scene::Apart | Scene::Shared) { 2 } else { 1 }
     }
 
-    /// MDTs at work.
+    /// Returns the number of MDTs in use.
     fn mdts(self) -> usize {
         if self == Scene::Apart { 2 } else { 1 }
     }
 }
 
-/// What is done with all files, in this order.
+/// Operations on all files, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Create,
@@ -128,7 +130,7 @@ impl Phase {
         }
     }
 
-    /// Name of its threads.
+    /// Returns the name of its threads.
     fn thread(self) -> &'static str {
         match self {
             Phase::Create => "create",
@@ -145,13 +147,14 @@ impl Phase {
 struct Measured {
     ops: u64,
     seconds: f64,
-    /// CPU time of all threads of the process.
+    /// CPU time of all threads of the process, in microseconds.
     cpu_us: f64,
-    /// That of the threads that made the requests.
+    /// CPU time of the threads that sent the requests, in microseconds.
     callers_us: f64,
 }
 
-/// Runs `act` on so many threads of this name, which start together, and `end` when all have finished. Both count.
+/// Runs `act` on this many threads of this name, which start together, and `end` when all have finished. Both
+/// are timed.
 fn timed(
     name: &str,
     threads: usize,
@@ -168,7 +171,7 @@ fn timed(
                     let before = thread_cpu_us();
                     act(thread).map(|ops| (ops, thread_cpu_us() - before))
                 };
-                // Profiles tell phases apart by it.
+                // The name tells phases apart in profiles.
                 std::thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, body)
             })
             .collect::<std::io::Result<_>>()
@@ -216,7 +219,7 @@ impl Series {
 }
 
 impl MdtArguments {
-    /// Files of each thread.
+    /// Returns the number of files of each thread.
     fn files_of(&self, scene: Scene) -> u32 {
         (self.files / scene.threads() as u32).max(1)
     }
@@ -250,18 +253,18 @@ pub fn measure(arguments: &MdtArguments, myself: &Myself) -> Result<Report, Erro
     Ok(report_of(arguments, &scenes, &ours, &bare, &maps))
 }
 
-/// What goes through the phases.
+/// A subject that runs through the phases.
 trait Subject: Sync {
-    /// One phase, as far as it is one thread's; how many operations that was.
+    /// Runs the part of a phase of one thread; returns the number of operations.
     fn act(&self, phase: Phase, thread: usize) -> Result<u64, Error>;
 
-    /// Makes everything durable.
+    /// Makes all changes durable.
     fn commit(&self) -> Result<(), Error> {
         Ok(())
     }
 }
 
-/// All phases, of which those that change something end with a commit.
+/// Runs all phases; those with changes end with a commit.
 fn run_phases(subject: &impl Subject, threads: usize, series: &mut [Series]) -> Result<(), Error> {
     for (phase, series) in Phase::ALL.into_iter().zip(series) {
         let changes = matches!(phase, Phase::Create | Phase::Unlink);
@@ -326,7 +329,8 @@ fn run_bare(
     remove(&dir)
 }
 
-/// Phases that are worth a row: what does not depend on how files were made is shown once.
+/// Returns true for phases with a row of their own: results that do not depend on how files were created are
+/// shown once.
 fn shown(scene: Scene, phase: Phase) -> bool {
     match scene {
         Scene::One | Scene::Two | Scene::Apart => true,
@@ -379,7 +383,7 @@ fn report_of(
     report
 }
 
-/// Two threads against one, and against an MDT for each.
+/// Returns the rows of two threads against one, and against one MDT each.
 fn speed_ups(scenes: &[Scene], ours: &[Vec<Series>]) -> Vec<Row> {
     let at = |wanted| scenes.iter().position(|&scene| scene == wanted);
     let Some(one) = at(Scene::One) else { return Vec::new() };

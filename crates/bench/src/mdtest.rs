@@ -1,7 +1,7 @@
 //! `nacre bench mdtest`: names and attributes over processes, with the options and the summary of mdtest.
 //!
-//! Every task makes, looks at, reads and removes its items, one phase after the other, and nobody begins a phase before
-//! all have ended the one before. A rate is all tasks' operations by the time from the first task's start to the last
+//! Every task creates, stats, reads and removes its items, one phase after the other, with a barrier between
+//! phases. A rate is the operations of all tasks, divided by the time from the first task's start to the last
 //! one's end. Works in any directory of any file system.
 
 mod plan;
@@ -29,7 +29,7 @@ use task::{Order, Phase, Setup};
 
 pub(crate) use task::serve;
 
-/// Bytes of a file: each task has them in memory.
+/// Size of a file in bytes, at most: each task has the content in memory.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// `nacre bench mdtest`
@@ -38,7 +38,8 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
     after_help = "Example: nacre bench mdtest -P 2 -i 3 -I 10000 -z 1 -b 1 -L -u -F -w 4096 -d /mnt/nacre/d"
 )]
 pub struct MdtestArguments {
-    /// Directory to work in, made if it is missing; several with @ between them, which tasks take in turn
+    /// Directory to work in, created if it is missing; several with @ between them are assigned to tasks
+    /// round-robin
     #[arg(short = 'd', value_name = "DIR[@DIR..]", default_value = "./out")]
     directory: OsString,
     /// Tasks: processes that work at the same time
@@ -89,10 +90,11 @@ pub struct MdtestArguments {
     /// Bytes read from each file
     #[arg(short = 'e', value_name = "BYTES", default_value = "0", value_parser = size::parse)]
     read_bytes: u64,
-    /// fsync each file that was written
+    /// fsync each written file
     #[arg(short = 'y')]
     sync: bool,
-    /// Stat what the task N further on made, read what the one 2 N further on made, remove that of the one 3 N further on
+    /// Stat what the task N ranks further on created, read what the one 2 N further on created, remove that
+    /// of the one 3 N further on
     #[arg(short = 'N', value_name = "N", default_value_t = 0)]
     stride: u64,
     /// Stat in a random order
@@ -112,7 +114,7 @@ pub struct MdtestArguments {
     json: bool,
 }
 
-/// What was measured.
+/// The result of a run.
 #[derive(Debug, Serialize)]
 struct Outcome {
     program: &'static str,
@@ -135,7 +137,7 @@ impl MdtestArguments {
         }
     }
 
-    /// The phases of an iteration in their order.
+    /// Returns the phases of an iteration in order.
     fn phases(&self) -> Vec<Phase> {
         let all = !(self.create || self.stat || self.read || self.remove);
         let (create, remove) = (all || self.create, all || self.remove);
@@ -174,7 +176,7 @@ impl MdtestArguments {
 ///
 /// # Errors
 ///
-/// Wishes that make no sense, and what the file system says. What was made until then stays.
+/// Options that make no sense, and errors of the file system. Items created until then stay.
 pub(crate) fn run(arguments: &MdtestArguments, myself: &Myself) -> Result<(), Error> {
     if arguments.write_bytes.max(arguments.read_bytes) > FILE_BYTES_MAX {
         return Err(Error::Usage("a file of mdtest has at most 1g (-w, -e)".to_owned()));
@@ -207,7 +209,7 @@ pub(crate) fn run(arguments: &MdtestArguments, myself: &Myself) -> Result<(), Er
     }
     let results = iterations(arguments, myself, &plan, tasks, seed)?;
     if arguments.phases().contains(&Phase::TreeRemove) {
-        // Others may have put something there.
+        // Fails if another process has created something there.
         made.into_iter().for_each(|directory| drop(std::fs::remove_dir(directory)));
     }
     let operations = summary::rows(&arguments.kinds(), &results);
@@ -230,7 +232,7 @@ pub(crate) fn run(arguments: &MdtestArguments, myself: &Myself) -> Result<(), Er
     Ok(())
 }
 
-/// What a phase on files gave another bench.
+/// Result of a phase on files, for other benches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Figure {
     /// `create`, `stat`, `read` or `remove`.
@@ -241,16 +243,16 @@ pub(crate) struct Figure {
     pub(crate) cpu_us: f64,
 }
 
-/// Runs the phases that a command line asks for and prints nothing: for other benches.
+/// Runs the phases of a command line without printing, for other benches.
 ///
 /// # Errors
 ///
-/// As the command's.
+/// Those of the command.
 pub(crate) fn figures(words: &[OsString], myself: &Myself) -> Result<Vec<Figure>, Error> {
     let arguments: MdtestArguments = from_words("mdtest", words)?;
     let plan = arguments.plan()?;
     for directory in &plan.directories {
-        // Not its parents: where these have gone, something else would be measured.
+        // Without parents: if these are missing, another file system would be measured.
         std::fs::create_dir(directory).map_err(Error::io("create directory", directory))?;
     }
     let results = iterations(&arguments, myself, &plan, arguments.processes.max(1), arguments.seed())?;
@@ -268,7 +270,7 @@ pub(crate) fn figures(words: &[OsString], myself: &Myself) -> Result<Vec<Figure>
     Ok(results.into_iter().filter_map(figure).collect())
 }
 
-/// All phases of all iterations.
+/// Runs all phases of all iterations.
 fn iterations(
     arguments: &MdtestArguments,
     myself: &Myself,

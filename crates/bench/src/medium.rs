@@ -1,4 +1,4 @@
-//! Simulated media below the object stores that are measured, and how results say so.
+//! Simulated media below the measured object stores, and the notes of results on them.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub(crate) struct Media {
     pub(crate) flash: String,
 }
 
-/// Reads what `osd-file.*.simulated_medium` takes.
+/// Parses a value of `osd-file.*.simulated_medium`.
 pub(crate) fn parse(text: &str) -> Result<AnyMedium, String> {
     text.parse().map_err(|()| {
         format!(
@@ -39,12 +39,12 @@ pub(crate) fn set(medium: AnyMedium, store: &dyn ObjectStore, directory: &Path) 
     })
 }
 
-/// The same medium, if there is one.
+/// Returns the medium unless it simulates nothing.
 pub(crate) fn some(medium: Option<AnyMedium>) -> Option<AnyMedium> {
     medium.filter(|medium| *medium != AnyMedium::Nothing)
 }
 
-/// What a reader of figures has to know.
+/// Returns the note for readers of figures.
 pub(crate) fn note(medium: AnyMedium) -> String {
     let what = match medium {
         AnyMedium::Nothing => return "service times are the device's own".to_owned(),

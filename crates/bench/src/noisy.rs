@@ -1,9 +1,11 @@
-//! `nacre bench noisy`: a job that streams beside jobs that write 4 KiB at random, on OSTs with the service times of disks.
+//! `nacre bench noisy`: a streaming job next to jobs that write 4 KiB at random, on OSTs with the service
+//! times of disks.
 //!
-//! The file system is one of its own: some OSTs are disks and one is flash, all simulated (`osd-file.*.simulated_medium`), so the
-//! figures do not depend on the disk of the machine; everything printed says so. The stream runs alone on the disks, then
-//! beside small writers on the same disks, then beside small writers that are sent to the flash OST: by the pool of their
-//! directory, or by one progressive layout over both pools that both jobs have.
+//! The file system is created for the run: some OSTs are disks and one is flash, all simulated
+//! (`osd-file.*.simulated_medium`), so the figures do not depend on the disk of the machine; all output says
+//! so. The stream runs alone on the disks, then next to small writers on the same disks, then next to small
+//! writers that are directed to the flash OST: by the pool of their directory, or by one progressive layout
+//! over both pools that both jobs have.
 
 mod task;
 
@@ -22,23 +24,24 @@ use task::{Done, Order, Role};
 
 pub(crate) use task::serve;
 
-/// Part of its bandwidth alone that the stream is to keep beside small writers who are elsewhere (Cray's aim, 2019).
+/// Target: share of its bandwidth alone that the stream keeps next to small writers on other OSTs (Cray's
+/// aim, 2019).
 const SEPARATED_RATIO: f64 = 0.9;
 
 /// `nacre bench noisy`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: nacre bench noisy --runs 3 --seconds 2 --html noisy.html")]
 pub struct NoisyArguments {
-    /// Directory in memory (tmpfs), so that the simulated media are all that bounds; needs 2 GiB
+    /// Directory in memory (tmpfs), so that only the simulated media bound the figures; needs 2 GiB
     #[arg(long, default_value = "/dev/shm")]
     memory_dir: PathBuf,
-    /// OSTs that are disks
+    /// OSTs that are simulated disks
     #[arg(long, default_value_t = 2)]
     disks: usize,
     /// Processes that write 4 KiB at random
     #[arg(long, default_value_t = 2)]
     writers: u64,
-    /// What the disks and the flash are.
+    /// Simulated media of the disks and the flash.
     #[command(flatten)]
     media: Media,
     /// The program that starts file systems.
@@ -52,7 +55,7 @@ pub struct NoisyArguments {
     pub common: Common,
 }
 
-/// Who is where.
+/// Which jobs run, and on which OSTs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scene {
     Alone,
@@ -73,7 +76,7 @@ impl Scene {
         }
     }
 
-    /// Directories of the stream and of the small writers.
+    /// Returns the directories of the stream and of the small writers.
     fn places(self) -> (&'static str, &'static str) {
         match self {
             Scene::Alone | Scene::Shared => ("disks", "disks"),
@@ -83,15 +86,16 @@ impl Scene {
     }
 }
 
-/// What was measured in one scene, a value for each run.
+/// Figures of one scene, one value per run.
 #[derive(Debug, Clone, Default)]
 struct Figures {
-    /// Bytes per second of the stream.
+    /// Bandwidth of the stream in bytes per second.
     stream: Samples,
     /// Small writes per second, all writers together.
     small: Samples,
-    /// Milliseconds of the small write in the middle, and of that which 99 of 100 do not exceed.
+    /// Median latency of small writes in milliseconds.
     p50_ms: Samples,
+    /// 99th percentile of the latency of small writes in milliseconds.
     p99_ms: Samples,
 }
 
@@ -112,7 +116,7 @@ impl Figures {
     }
 }
 
-/// The smallest value that so many of a hundred do not exceed (nearest rank); 0 without values.
+/// Returns the percentile of sorted values by nearest rank; 0 without values.
 fn percentile(sorted: &[u32], hundredths: usize) -> u32 {
     let rank = (sorted.len() * hundredths).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or(0)
@@ -122,7 +126,7 @@ fn percentile(sorted: &[u32], hundredths: usize) -> u32 {
 ///
 /// # Errors
 ///
-/// When the file system does not come up or work on it fails; it is taken down first.
+/// When the file system does not start or work on it fails; it is stopped first.
 pub fn measure(arguments: &NoisyArguments, myself: &Myself) -> Result<Report, Error> {
     let disks = arguments.disks.max(1);
     let program = arguments.nacre.find()?;
@@ -158,7 +162,7 @@ pub fn measure(arguments: &NoisyArguments, myself: &Myself) -> Result<Report, Er
     Ok(report)
 }
 
-/// Disks have the first indexes, flash the last; each kind is a pool.
+/// Creates directories and pools. Disks have the first OST indexes, flash the last; each kind is a pool.
 fn make_directories(instance: &Instance, disks: usize) -> Result<(), Error> {
     let members = [("disk", (0..disks).collect::<Vec<_>>()), ("flash", vec![disks])];
     for (pool, osts) in members {
@@ -221,7 +225,7 @@ fn panels(figures: &[Figures]) -> Vec<Panel> {
             |(name, of): &(&str, Figure)| ((*name).to_owned(), figures[from..].iter().map(of).collect());
         Panel::new(title.to_owned(), unit, Form::Bars, places, lines.iter().map(line).collect())
     };
-    // Nobody writes little beside the stream alone.
+    // The stream alone has no small writers.
     vec![
         panel("The stream", "MB/s", 0, &[("bandwidth", |found| found.stream.median() / 1e6)]),
         panel(

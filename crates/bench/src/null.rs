@@ -1,9 +1,9 @@
-//! FUSE file systems that do nothing: what is left is the kernel, the transport and the wake-ups, the ceiling of every
-//! file system on the same transport.
+//! FUSE file systems that do nothing: only the kernel, the transport and the wake-ups remain, the ceiling of
+//! every file system on the same transport.
 //!
-//! Each is served by a process of its own, this program again. The same null file system on the `fuser` crate is an
-//! example of this package (`fuser_null`), so that the crate is no dependency of any binary; it is measured when it
-//! was built.
+//! Each is served by a process of its own, another instance of this program. The same null file system on the
+//! `fuser` crate is an example of this package (`fuser_null`), so that no binary depends on the crate; it is
+//! measured if it was built.
 
 mod echo;
 mod server;
@@ -23,10 +23,10 @@ use crate::worker::{Job, Myself, interleave};
 /// `nacre bench fuse-null`
 #[derive(Debug, clap::Args)]
 pub struct NullArguments {
-    /// Transports to measure, side by side
+    /// Transports to compare
     #[arg(long, value_delimiter = ',', default_values_t = [Flavour::Dev, Flavour::Uring, Flavour::Fuser])]
     transport: Vec<Flavour>,
-    /// The fuser_null example; default: beside this executable, where `cargo build --examples` puts it
+    /// The fuser_null example; by default next to this executable, where `cargo build --examples` puts it
     #[arg(long, value_name = "PROGRAM")]
     fuser: Option<PathBuf>,
     /// Worker processes
@@ -43,7 +43,8 @@ pub struct NullArguments {
     pub common: Common,
 }
 
-/// Metadata and data on every transport that there is, in alternating runs; ratios are to the last one in the list.
+/// Measures metadata and data on every available transport in alternating runs; ratios are to the last
+/// transport in the list.
 ///
 /// # Errors
 ///
@@ -66,7 +67,7 @@ pub fn measure(arguments: &NullArguments, myself: &Myself) -> Result<Report, Err
         return Err(Error::Server { what: "null file systems".to_owned(), reason });
     }
     for work in works(arguments.common.seconds) {
-        // The example lists a directory in quadratic time, which says nothing about its channel.
+        // The example lists a directory in quadratic time, which is no property of its channel.
         let lists =
             |mount: &&NullMount| work.operation != Operation::List || mount.flavour() != Flavour::Fuser;
         let measured: Vec<&NullMount> = mounts.iter().filter(lists).collect();
@@ -97,7 +98,7 @@ fn works(seconds: f64) -> Vec<Work> {
     works.push(Work::io(Operation::SeqRead, "", 1 << 20, file_bytes));
     works.push(Work::io(Operation::SeqWrite, "", 1 << 20, file_bytes));
     works.iter_mut().for_each(|work| work.seconds = seconds);
-    // Enough files that creating and removing them fills the time.
+    // Enough files that creating and removing them takes the whole run.
     works.iter_mut().filter(|work| work.files == 2_000).for_each(|work| work.files = 20_000);
     works
 }
@@ -113,7 +114,7 @@ fn job(work: &Work, mount: &NullMount, arguments: &NullArguments) -> Job {
     job
 }
 
-/// A directory for mount points that goes away with its value, after the mounts.
+/// A directory for mount points, removed on drop after the mounts.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -132,7 +133,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Only what is ours and empty: a mount that is still there must not be emptied.
+        // Removes only empty directories of its own: the content of a remaining mount must not be removed.
         for entry in std::fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let _ = std::fs::remove_dir(entry.path());
         }

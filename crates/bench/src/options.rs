@@ -1,4 +1,4 @@
-//! Options that sub-commands share, and how words become options.
+//! Options that sub-commands share, and conversions between words and options.
 
 use std::ffi::OsString;
 
@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::report::Report;
 use crate::worker::Job;
 
-/// What all measuring sub-commands share.
+/// Options of all measuring sub-commands.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
     /// Runs of each measurement; the median is shown
@@ -21,13 +21,13 @@ pub struct Common {
 }
 
 impl Common {
-    /// Prints a report, if there is one.
+    /// Prints a report, or passes the error on.
     pub(crate) fn show(&self, report: Result<Report, Error>) -> Result<(), Error> {
         self.print(&report?);
         Ok(())
     }
 
-    /// Prints in the form that was wished for.
+    /// Prints the report in the requested form.
     pub fn print(&self, report: &Report) {
         match self.json {
             true => println!("{}", report.json()),
@@ -36,23 +36,23 @@ impl Common {
     }
 }
 
-/// The word that a value has on the command line.
+/// Returns the name of a value on the command line.
 pub(crate) fn word(value: impl clap::ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |known| known.get_name().to_owned())
 }
 
-/// The arguments of sub-command `name` in `words`, for benches that take figures of others in.
+/// Parses `words` as the arguments of sub-command `name`, for benches that include figures of others.
 ///
 /// # Errors
 ///
-/// Words that the sub-command does not know.
+/// Words that the sub-command does not accept.
 pub(crate) fn from_words<A: clap::Args>(name: &'static str, words: &[OsString]) -> Result<A, Error> {
     let words = std::iter::once(OsString::from(name)).chain(words.iter().cloned());
     let matches = A::augment_args(clap::Command::new(name)).try_get_matches_from(words);
     matches.and_then(|matches| A::from_arg_matches(&matches)).map_err(Error::usage)
 }
 
-/// Keeps worker `i` on the `i`-th CPU, round and round.
+/// Pins worker `i` to CPU `i` modulo their number.
 pub(crate) fn pin(job: &mut Job) {
     let cpus = nacre_env::online_cpus();
     for (index, work) in job.works.iter_mut().enumerate() {

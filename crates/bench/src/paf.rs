@@ -1,11 +1,12 @@
 //! Populate and fragment: how bandwidth changes as a file system fills and ages.
 //!
-//! A state is written PaF:AA.BB: AA percent of the capacity are populated, BB percent of that were removed and written anew
-//! ([`ageing`] says how). In each state a file is written and read with each transfer size, several times. The run is kept on
-//! disk ([`state`]) after each of these, so that it can be broken off at any time.
+//! A state is written PaF:AA.BB: AA percent of the capacity are populated, BB percent of that were removed
+//! and rewritten ([`ageing`] has the rules). In each state a file is written and read with each transfer
+//! size, several times. The run is saved to disk ([`state`]) after each of these, so that it can be
+//! interrupted at any time.
 //!
-//! [`ground`] is what is populated; it never removes what the run has not made. Source of the procedure: reference 4.20, and
-//! the talk on fragmentation of 2017.
+//! [`ground`] is the store or directory under test; only files of the run itself are ever removed from it.
+//! The procedure is that of the talk on fragmentation of 2017.
 
 mod ageing;
 mod backends;
@@ -31,11 +32,11 @@ use state::{Output, Settings};
 /// `nacre paf`
 #[derive(Debug, clap::Subcommand)]
 pub enum PafCommand {
-    /// Fills, fragments and measures; the same command again goes on with a run that was broken off
+    /// Fills, fragments and measures; the same command again continues an interrupted run
     Run(Box<RunArguments>),
-    /// Runs over stores and file systems of its own in memory, each on the same simulated disk
+    /// Runs over stores and file systems that it creates in memory, each on the same simulated disk
     Backends(Box<BackendsArguments>),
-    /// Shows the results of a run, also while it is under way
+    /// Shows the results of a run, also while it is in progress
     Report(ReportArguments),
 }
 
@@ -50,27 +51,27 @@ pub struct RunArguments {
     /// Empty directory of any file system, or the directory of an object store without objects
     #[arg(long, value_name = "DIR")]
     target: PathBuf,
-    /// Where results and the state of the run are kept: new, empty, or that of this run; not in the target
+    /// Directory for results and the state of the run: new, empty, or that of this run; not in the target
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
-    /// What counts as the capacity, such as 10G; all that is free otherwise
+    /// Size that counts as the capacity, such as 10G; by default all free space
     #[arg(long, value_parser = size::parse)]
     size: Option<u64>,
-    /// What is measured.
+    /// States and transfers to measure.
     #[command(flatten)]
     matrix: Matrix,
-    /// Service times of a medium that is not there, below an object store: seek=8ms:bandwidth=150M, or of its device disk:..., flash:...,
-    /// throttle:... as osd-file.*.simulated_medium takes them
+    /// Service times of a simulated medium below an object store: seek=8ms:bandwidth=150M, or of its device
+    /// disk:..., flash:..., throttle:... in the syntax of osd-file.*.simulated_medium
     #[arg(long, value_name = "SPEC", value_parser = medium::parse)]
     simulated_medium: Option<AnyMedium>,
-    /// Directory on the target's disk, for a file that is written and read by turns with the measured one: the table then has ratios to
-    /// it, from which what others do to the disk meanwhile is taken out
+    /// Directory on the target's disk, for a control file that is written and read in alternation with the
+    /// measured one: the table then has ratios to it, which cancel other load on the disk
     #[arg(long, value_name = "DIR")]
     control: Option<PathBuf>,
-    /// Leave the kernel's caches as they are, instead of emptying them before each read (which only root can)
+    /// Keep the kernel's caches, instead of dropping them before each read (which only root can)
     #[arg(long)]
     keep_caches: bool,
-    /// If the files are not those any more that the run has left, make them anew
+    /// If the files differ from those that the run has left, create them again
     #[arg(long)]
     repopulate: bool,
     /// Print JSON instead of the table
@@ -89,34 +90,34 @@ pub struct ReportArguments {
     json: bool,
 }
 
-/// What is measured.
+/// States and transfers to measure.
 #[derive(Debug, clap::Args)]
 pub struct Matrix {
     /// Levels to fill to, in percent of the capacity: 0 to 90
     #[arg(long, default_value = "0,10..80", value_parser = percents_of_capacity)]
     capacity: Percents,
-    /// Parts of that to remove and write anew, in percent: 0 to 90 in tens
+    /// Shares of that to remove and rewrite, in percent: 0 to 90 in tens
     #[arg(long, default_value = "0..70", value_parser = percents_of_fragment)]
     fragment: Percents,
     /// Transfer sizes; a range doubles
     #[arg(long, default_value = "1M..64M", value_parser = sizes)]
     xfer: Sizes,
-    /// Times that each transfer size is measured in each state
+    /// Measurements of each transfer size in each state
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     iterations: u32,
-    /// What sizes and choices of files follow from
+    /// Seed of the sizes and choices of files
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Size of the file that is measured; a twentieth of the capacity up to 4 GiB otherwise
+    /// Size of the measured file; by default a twentieth of the capacity, up to 4 GiB
     #[arg(long, value_parser = size::parse)]
     file_size: Option<u64>,
-    /// Files that are written at once while populating
+    /// Files that are written concurrently while populating
     #[arg(long, default_value_t = 4, value_parser = writers)]
     writers: usize,
 }
 
 impl Matrix {
-    /// What a run on `target` is asked for, caches emptied, over its real medium.
+    /// Returns the settings of a run on `target`, with caches dropped, over its real medium.
     fn settings(&self, target: PathBuf) -> Settings {
         Settings {
             target,
@@ -135,7 +136,7 @@ impl Matrix {
     }
 }
 
-/// A list of percents.
+/// A list of percentages.
 #[derive(Debug, Clone)]
 struct Percents(Vec<u8>);
 
@@ -162,7 +163,7 @@ fn writers(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Does what `command` says and returns the exit code: 0, 1 with a message on standard error, or 130 after Ctrl-C.
+/// Executes `command` and returns the exit code: 0, 1 with a message on standard error, or 130 after Ctrl-C.
 pub fn run(command: &PafCommand) -> i32 {
     let result = match command {
         PafCommand::Run(arguments) => measure(arguments),
@@ -181,7 +182,7 @@ pub fn run(command: &PafCommand) -> i32 {
 
 fn measure(arguments: &RunArguments) -> Result<(), Error> {
     let settings = settings(arguments)?;
-    // Kept beside the files of the run, which may be found from anywhere.
+    // Absolute, since it is stored with the files of the run, which may be resumed from any directory.
     let path = std::path::absolute(&arguments.output).map_err(Error::io("find", &arguments.output))?;
     let (output, state) = Output::open(&path, &settings)?;
     stop::listen();
@@ -224,7 +225,7 @@ fn settings(arguments: &RunArguments) -> Result<Settings, Error> {
     })
 }
 
-/// Where the control is, if there is one.
+/// Returns the directory of the control, if there is one.
 fn control(arguments: &RunArguments, target: &Path) -> Result<Option<PathBuf>, Error> {
     let Some(directory) = &arguments.control else { return Ok(None) };
     if medium::some(arguments.simulated_medium).is_some() {
@@ -244,7 +245,7 @@ fn control(arguments: &RunArguments, target: &Path) -> Result<Option<PathBuf>, E
     Ok(Some(control))
 }
 
-/// A path that may not be there yet, without links in what is there of it.
+/// Returns a path that may not exist yet, with links resolved in the part that exists.
 fn nearest(path: &Path) -> PathBuf {
     let there = path.ancestors().find_map(|above| Some((above, std::fs::canonicalize(above).ok()?)));
     match there {

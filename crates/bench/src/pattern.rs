@@ -1,7 +1,7 @@
-//! Data that says where it belongs: every byte of a file follows from a seed, the file's number and the byte's offset, so a
-//! reader needs nothing else to tell whether it got what was written.
+//! Data that identifies its position: every byte of a file follows from a seed, the file's number and the
+//! byte's offset, so that a reader can check what it gets without further information.
 
-/// The eight bytes that begin at `word * 8`.
+/// Returns the eight bytes that begin at `word * 8`.
 fn word(seed: u64, file: u64, word: u64) -> [u8; 8] {
     // Two odd multipliers (the golden ratio and one of splitmix64's) and a shift: neighbours differ in most bits, and the
     // arithmetic is cheaper than the copy of the data.
@@ -9,7 +9,8 @@ fn word(seed: u64, file: u64, word: u64) -> [u8; 8] {
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9).to_le_bytes()
 }
 
-/// Calls `visit` with each piece of `buffer` that lies in one word, and what belongs there, until it says no.
+/// Calls `visit` with each piece of `buffer` within one word, and its expected content, until it returns
+/// false.
 fn pieces(buffer_len: usize, offset: u64, mut visit: impl FnMut(std::ops::Range<usize>, u64, usize) -> bool) {
     let mut at = 0;
     while at < buffer_len {
@@ -23,7 +24,7 @@ fn pieces(buffer_len: usize, offset: u64, mut visit: impl FnMut(std::ops::Range<
     }
 }
 
-/// Fills `buffer` with what belongs at `offset`.
+/// Fills `buffer` with the content at `offset`.
 pub(crate) fn fill(buffer: &mut [u8], seed: u64, file: u64, offset: u64) {
     pieces(buffer.len(), offset, |range, number, within| {
         let length = range.len();
@@ -32,7 +33,8 @@ pub(crate) fn fill(buffer: &mut [u8], seed: u64, file: u64, offset: u64) {
     });
 }
 
-/// The offset in the file of the first byte of `buffer`, read from `offset`, that is not what belongs there.
+/// Returns the offset in the file of the first byte of `buffer`, read from `offset`, that differs from the
+/// expected content.
 pub(crate) fn mismatch(buffer: &[u8], seed: u64, file: u64, offset: u64) -> Option<u64> {
     let mut wrong = None;
     pieces(buffer.len(), offset, |range, number, within| {

@@ -1,8 +1,9 @@
-//! `nacre bench peers`: the same work on several mounted paths in turns, set side by side.
+//! `nacre bench peers`: the same work on several mounted paths in alternating runs, compared.
 //!
-//! A round takes every part of the work ([`parts`]) on one path after the other, every other round in the opposite order, so
-//! that the n-th figures of all paths saw the same machine. The first path is the subject: ratios are its figures against
-//! each other path's ([`table`]). Whether an fsync is durable is counted at the block device below ([`flushes`]).
+//! A round runs every part of the work ([`parts`]) on one path after the other, every other round in reverse
+//! order, so that the n-th figures of all paths saw the same machine. The first path is the subject: ratios
+//! are its figures against each other path's ([`table`]). Whether an fsync is durable is counted at the block
+//! device below ([`flushes`]).
 
 mod fio;
 mod flushes;
@@ -29,30 +30,31 @@ use turn::End;
 pub use options::PeersArguments;
 pub(crate) use turn::serve;
 
-/// What the results of this bench are called in a file of results.
+/// Name of this bench in a file of results.
 pub(crate) const EXPERIMENT: &str = "peers";
-/// Time to remove what was made on a path that answers, and on one that does not.
+/// Timeout of the removal of files on a path that responds.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout of the removal on an unresponsive path.
 const GONE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One mounted path.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// For tables.
+    /// Name in tables.
     pub(crate) name: String,
-    /// Where it is mounted.
+    /// Mount point.
     pub(crate) path: PathBuf,
-    /// Kind of file system there.
+    /// Type of its file system.
     pub(crate) file_system: String,
     /// Name and version as given by `--version`.
     pub(crate) version: Option<String>,
     /// Processes that serve it.
     pub(crate) pids: Vec<u32>,
-    /// It is not one that the subject competes with.
+    /// The path is not one of the subject's competitors.
     pub(crate) is_bound: bool,
-    /// Device below it, or why nothing is counted.
+    /// Device below it, or the reason why nothing is counted.
     pub(crate) counter: Result<Counter, String>,
-    /// What was counted there.
+    /// Flushes counted there.
     pub(crate) flushes: Flushes,
 }
 
@@ -71,16 +73,17 @@ impl Peer {
     }
 }
 
-/// A peer at work.
+/// A peer with the state of its work.
 struct Place {
     peer: Peer,
-    /// What the path was at the start.
+    /// Identity of the path at the start.
     identity: Option<Identity>,
-    /// Everything is made in here, and removed with it.
+    /// Directory of all files, removed with them.
     work: PathBuf,
-    /// It disappeared, or does not answer.
+    /// The path disappeared, or is unresponsive.
     is_gone: bool,
-    /// Parts that failed here: they are not tried again, so that the n-th figures of all paths belong together.
+    /// Parts that failed here: they are not tried again, so that the n-th figures of all paths belong
+    /// together.
     failed: Vec<Part>,
 }
 
@@ -95,7 +98,7 @@ impl Place {
         Ok(Place { identity, peer, work, is_gone: false, failed: Vec::new() })
     }
 
-    /// Notes how `part` ended; the sentence for the reader, if it was not as it should.
+    /// Records how `part` ended; returns the sentence for the reader, if it did not end well.
     fn note(&mut self, part: Part, end: End, limit: Duration) -> Option<String> {
         let (name, path, label) = (&self.peer.name, self.peer.path.display(), part.label());
         let sentence = match end {
@@ -132,7 +135,7 @@ impl Drop for Place {
 ///
 /// # Errors
 ///
-/// Wishes that make no sense, a path that does not exist, and Ctrl-C; what fails on one path is a note.
+/// Options that make no sense, a path that does not exist, and Ctrl-C; a failure on one path is a note.
 pub(crate) fn run(arguments: &PeersArguments, myself: &Myself) -> Result<(), Error> {
     let report = measure(arguments, myself)?;
     if let Some(path) = &arguments.out {
@@ -142,7 +145,7 @@ pub(crate) fn run(arguments: &PeersArguments, myself: &Myself) -> Result<(), Err
         println!("{}", report.json());
         return Ok(());
     }
-    // The tables have what the rows have, side by side.
+    // The tables have the content of the rows, next to each other.
     let shown = Report { rows: Vec::new(), ..report };
     print!("{}", shown.table());
     Ok(())
@@ -152,7 +155,7 @@ pub(crate) fn run(arguments: &PeersArguments, myself: &Myself) -> Result<(), Err
 ///
 /// # Errors
 ///
-/// As [`run`].
+/// Those of [`run`].
 fn measure(arguments: &PeersArguments, myself: &Myself) -> Result<Report, Error> {
     let peers = arguments.peers()?;
     if !rustix::process::geteuid().is_root() {
@@ -186,7 +189,7 @@ fn measure(arguments: &PeersArguments, myself: &Myself) -> Result<Report, Error>
         eprintln!("bench peers: round {} of {}", round + 1, arguments.runs.max(1));
         for (number, part) in parts.iter().enumerate() {
             for turn in 0..places.len() {
-                // Neither a round nor a part always begins with the same path.
+                // The first path varies over rounds and over parts.
                 let is_forward = (round + number).is_multiple_of(2);
                 let index = if is_forward { turn } else { places.len() - 1 - turn };
                 on(&work, *part, &mut places[index], index, &mut figures, &mut report)?;
@@ -207,7 +210,7 @@ fn measure(arguments: &PeersArguments, myself: &Myself) -> Result<Report, Error>
     Ok(report)
 }
 
-/// One part on one path.
+/// Runs one part on one path.
 fn on(
     work: &Work<'_>,
     part: Part,
@@ -237,7 +240,7 @@ fn on(
 struct Work<'a> {
     arguments: &'a PeersArguments,
     myself: &'a Myself,
-    /// What the programs work on, if they are wanted.
+    /// Source tree of the programs, if their part is selected.
     source: Option<Source>,
 }
 
@@ -261,7 +264,7 @@ impl Work<'_> {
     }
 }
 
-/// Writes a file that `talks --peers`, `compare` and `history` read, in one piece.
+/// Writes a file for `talks --peers`, `compare` and `history`, atomically.
 fn write(path: &Path, report: Report) -> Result<(), Error> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let mut results = Results::new(format!("{}Z", nacre_env::utc(now)), EXPERIMENT);
@@ -283,7 +286,7 @@ fn write(path: &Path, report: Report) -> Result<(), Error> {
     std::fs::rename(&new, path).map_err(Error::io("rename", &new))
 }
 
-/// A mount has another device than the directory that it is in.
+/// Returns whether the path is a mount point, which has another device than its parent directory.
 fn is_mount_point(path: &Path) -> bool {
     match (Identity::of(path), Identity::of(&path.join(".."))) {
         (Some(own), Some(above)) => own.device != above.device || own.inode == above.inode,

@@ -1,4 +1,4 @@
-//! A process of this program that is talked to in lines, over its standard input and output.
+//! A process of this program that is controlled by lines over its standard input and output.
 
 use crate::error::Error;
 use crate::group;
@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// A running process, to be ended before this is dropped.
+/// A running process, to be ended before the drop.
 #[derive(Debug)]
 pub(crate) struct Piped {
     child: Child,
@@ -15,7 +15,7 @@ pub(crate) struct Piped {
 }
 
 impl Piped {
-    /// Starts `command`; what it says on standard error is this process's.
+    /// Starts `command`; it inherits standard error.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -27,24 +27,24 @@ impl Piped {
         Ok(Piped { child, input, output })
     }
 
-    /// Its number.
+    /// Returns its process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Says a line to it.
+    /// Sends a line.
     ///
     /// # Errors
-    /// When it has ended.
+    /// When the process has ended.
     pub(crate) fn tell(&mut self, line: &str) -> Result<(), Error> {
         let input = self.input.as_mut().ok_or_else(ended)?;
         input.write_all(format!("{line}\n").as_bytes()).map_err(|_| ended())
     }
 
-    /// What it says next, without the end of the line.
+    /// Receives a line, without its end.
     ///
     /// # Errors
-    /// When it has ended.
+    /// When the process has ended.
     pub(crate) fn line(&mut self) -> Result<String, Error> {
         let mut line = String::new();
         match self.output.read_line(&mut line) {
@@ -53,22 +53,22 @@ impl Piped {
         }
     }
 
-    /// Lets it read the end of its input.
+    /// Closes the process's standard input.
     pub(crate) fn hang_up(&mut self) {
         self.input = None;
     }
 
-    /// Whether it ends within `patience`.
+    /// Returns whether the process ends within `patience`.
     pub(crate) fn ends_within(&mut self, patience: Duration) -> bool {
         group::has_ended(&mut self.child, patience)
     }
 
-    /// Ends it at once.
+    /// Kills the process.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
     }
 
-    /// Waits for its end.
+    /// Waits for the process to end.
     ///
     /// # Errors
     /// When it cannot be waited for.

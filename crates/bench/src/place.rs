@@ -1,4 +1,4 @@
-//! The file system that a figure was taken on, as mdtest and IOR show it.
+//! Size and use of the file system under a figure, as mdtest and IOR show them.
 
 use std::path::Path;
 
@@ -6,11 +6,12 @@ use nacre_common::place::binary;
 
 use crate::error::Error;
 
-/// How large and how full the file system of `path` is: `23.5 GiB   Used FS: 0.0%   Inodes: 2.9 Mi   Used Inodes: 0.0%`.
+/// Formats size and use of the file system of `path`: `23.5 GiB   Used FS: 0.0%   Inodes: 2.9 Mi   Used
+/// Inodes: 0.0%`.
 ///
 /// # Errors
 ///
-/// What the file system says.
+/// Errors of the file system.
 pub(crate) fn capacity(path: &Path) -> Result<String, Error> {
     let found = rustix::fs::statvfs(path).map_err(Error::io("statvfs", path))?;
     let total = found.f_blocks.saturating_mul(found.f_frsize);
@@ -27,7 +28,7 @@ fn used(all: u64, free: u64) -> f64 {
     100.0 * all.saturating_sub(free) as f64 / all.max(1) as f64
 }
 
-/// The words of this process's command line, the program's without its directory.
+/// Returns this process's command line, with the program's name without its directory.
 pub(crate) fn command_line() -> String {
     let mut words = std::env::args();
     let program = words.next().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! What programs that everybody uses take on a mounted path: tar, find, rm, git.
+//! Run times of common programs on a mounted path: tar, find, rm, git.
 //!
-//! The tree that they work on is made of a fixed seed, so that every run and every file system gets the same one: 3,000
-//! files in 120 directories, most of them small, 36 MiB in all.
+//! The tree that they work on follows from a fixed seed, so that every run and every file system gets the
+//! same one: 3,000 files in 120 directories, most of them small, 36 MiB in all.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub struct ProgramsArguments {
     pub(crate) common: Common,
 }
 
-/// One program's run, in the order in which they build on each other.
+/// A run of one program; each step depends on earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Untar,
@@ -62,8 +62,9 @@ impl Step {
         matches!(self, Step::FindCold | Step::TarCold)
     }
 
-    /// What is run in the directory `work`. Sizes make find ask for attributes; output to /dev/null itself would make tar
-    /// read nothing. CephFS changes the times of directories while they are read, which tar calls a difference (1).
+    /// Returns the script, which runs in the directory `work`. Printing sizes makes find request attributes;
+    /// with output to /dev/null itself tar would read nothing. CephFS changes the times of directories while
+    /// they are read, which tar reports as a difference (exit code 1).
     fn script(self) -> &'static str {
         match self {
             Step::Untar => r#"tar -xmf "$SOURCE/tree.tar""#,
@@ -76,14 +77,14 @@ impl Step {
     }
 }
 
-/// The tree as an archive and as a repository, on memory if there is any.
+/// The tree as an archive and as a repository, in memory if possible.
 #[derive(Debug)]
 pub(crate) struct Source {
     directory: tempfile::TempDir,
 }
 
 impl Source {
-    /// Where it is.
+    /// Returns its directory.
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
@@ -110,7 +111,7 @@ impl Source {
     }
 }
 
-/// Files of 0 to 128 KiB, small ones more often.
+/// Creates files of 0 to 128 KiB, small ones more often.
 fn grow(tree: &Path) -> Result<(), Error> {
     let mut random = fastrand::Rng::with_seed(1);
     for number in 0..FILES {
@@ -125,7 +126,7 @@ fn grow(tree: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs a script and returns the seconds that it took.
+/// Runs a script and returns its run time in seconds.
 fn run(directory: &Path, script: &str, source: &Path) -> Result<f64, Error> {
     let start = Instant::now();
     let status = Command::new("bash")
@@ -133,7 +134,7 @@ fn run(directory: &Path, script: &str, source: &Path) -> Result<f64, Error> {
         .current_dir(directory)
         .env("SOURCE", source)
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        // Who bench runs as need not own the source.
+        // The source may belong to another user than that of the bench.
         .env("GIT_CONFIG_COUNT", "1")
         .env("GIT_CONFIG_KEY_0", "safe.directory")
         .env("GIT_CONFIG_VALUE_0", "*")
@@ -149,11 +150,11 @@ fn run(directory: &Path, script: &str, source: &Path) -> Result<f64, Error> {
     }
 }
 
-/// Runs all programs on the paths in turn.
+/// Runs all programs on the paths in alternation.
 ///
 /// # Errors
 ///
-/// A program that is missing or fails; emptying caches needs root.
+/// A program that is missing or fails; dropping caches requires root.
 pub fn measure(arguments: &ProgramsArguments) -> Result<Report, Error> {
     let source = Source::make()?;
     let paths: Vec<&PathBuf> = std::iter::once(&arguments.path).chain(&arguments.against).collect();
@@ -178,11 +179,12 @@ pub fn measure(arguments: &ProgramsArguments) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// Runs all programs once on the [`Source`] at `source`, in a directory of their own in `path`; calls `each` with the label and the seconds of each.
+/// Runs all programs once on the [`Source`] at `source`, in a directory of their own in `path`; calls `each`
+/// with the label and the seconds of each.
 ///
 /// # Errors
 ///
-/// As [`measure`].
+/// Those of [`measure`].
 pub(crate) fn round_on(
     path: &Path,
     source: &Path,

@@ -1,7 +1,9 @@
-//! `nacre bench records`: 2-D fields as records of a direct-access file, as HYCOM's routines zaiowr and zaiord write and read them.
+//! `nacre bench records`: 2-D fields as records of a direct-access file, as HYCOM's routines zaiowr and
+//! zaiord write and read them.
 //!
-//! The talk on client I/O parallelization (LUG 2017) has this ocean model as its application, in Fortran, and shows calls, time and time
-//! per call of both routines before and after. The program that does the I/O is built when the figures are taken ([`program`]).
+//! The talk on client I/O parallelization (LUG 2017) uses this ocean model, written in Fortran, as its
+//! application, and shows calls, time and time per call of both routines before and after its work. The
+//! program that does the I/O is compiled at the start of the measurement ([`program`]).
 
 mod program;
 #[cfg(test)]
@@ -22,14 +24,14 @@ use program::{Language, Program, Run, Timer};
 
 /// Words of a record are a multiple of this, as in HYCOM.
 const BLOCK_WORDS: u64 = 4096;
-/// Words of the smallest record, 128 KiB: libgfortran collects smaller ones in a buffer, and the twin in C has none.
+/// Words of the smallest record, 128 KiB: libgfortran buffers smaller ones, and the C version has no buffer.
 const RECORD_WORDS_MIN: u64 = 32_768;
 /// Words of the largest record: libgfortran splits those of 2 GiB.
 const RECORD_WORDS_MAX: u64 = 1 << 28;
 const WORD_BYTES: u64 = 4;
 
-/// The client as before the work of the talk. Kernel and client read ahead and write back with and without it: a Fortran program cannot
-/// ask for less.
+/// The client before the work of the talk. The kernel's and the client's read-ahead and write-back are on in
+/// both: a Fortran program cannot turn them off.
 const OFF: Features = Features { parallel: Parallel::Off, asynchronous: true, endpoints: 1 };
 
 /// `nacre bench records`
@@ -57,13 +59,13 @@ pub struct RecordsArguments {
     /// Records that are read
     #[arg(long, default_value_t = 99)]
     reads: u64,
-    /// Records of an archive; a new one replaces the last but one
+    /// Records of an archive; a new archive replaces the last but one
     #[arg(long, default_value_t = 121)]
     fields: u64,
     /// fsync each archive before it is closed
     #[arg(long)]
     fsync: bool,
-    /// Empty the kernel's caches before records are read (root only); without PATH this is always done
+    /// Drop the kernel's caches before records are read (root only); always done without PATH
     #[arg(long)]
     cold: bool,
     /// Language of the program; Fortran where gfortran is installed, else C
@@ -72,7 +74,7 @@ pub struct RecordsArguments {
     /// Directory in memory (tmpfs) for the file system without PATH
     #[arg(long, default_value = "/dev/shm", conflicts_with = "path")]
     memory_dir: PathBuf,
-    /// Setting of parallel I/O that is compared with off
+    /// Setting of parallel I/O to compare with off
     #[arg(long, default_value = "on", conflicts_with = "path")]
     parallel: Parallel,
     /// Endpoints per server with it; one without
@@ -112,7 +114,7 @@ impl RecordsArguments {
         Ok(())
     }
 
-    /// The words that the program is called with.
+    /// Returns the arguments of the program.
     fn words(&self, is_write: bool, directory: &Path) -> Vec<std::ffi::OsString> {
         let (mode, calls) = if is_write { ("write", self.writes) } else { ("read", self.reads) };
         let numbers = [self.idm, self.jdm, calls, self.fields, u64::from(self.fsync)];
@@ -125,7 +127,8 @@ impl RecordsArguments {
 ///
 /// # Errors
 ///
-/// When there is no compiler, the program fails, or the file system does not come up; `Interrupted`. What was made is removed first.
+/// When there is no compiler, the program fails, or the file system does not start; `Interrupted`. Created
+/// files are removed first.
 pub fn measure(arguments: &RecordsArguments) -> Result<Report, Error> {
     arguments.check()?;
     stop::listen();
@@ -227,7 +230,7 @@ fn one_run(
     Ok(Run { write, read })
 }
 
-/// What several runs of one subject gave.
+/// Figures of several runs of one subject.
 #[derive(Debug, Clone, Default)]
 struct Figures {
     runs: Vec<Run>,
@@ -242,7 +245,7 @@ impl Figures {
         self.runs.iter().map(of).collect()
     }
 
-    /// Bytes per second of the calls; `setting` says under what, if anything.
+    /// Returns the rows of the calls' bandwidth; `setting` names the setting of the client, if there is one.
     fn rows(&self, setting: Option<&str>, record_bytes: u64, base: Option<(&str, &Figures)>) -> Vec<Row> {
         let row = |index: usize, name: &str| {
             let samples = |figures: &Figures| figures.samples(|run| run.rates(record_bytes)[index]);
@@ -259,7 +262,7 @@ impl Figures {
     }
 }
 
-/// The report of HYCOM's timers: medians of all runs.
+/// Formats the report of HYCOM's timers: medians of all runs.
 fn timers(subjects: &[(&str, &Figures)]) -> String {
     let mut text =
         "Timers (medians, in seconds)\n\n| | routine | calls | time | time/call | longest call |\n\

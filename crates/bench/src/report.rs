@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::Machine;
 use crate::sample::Samples;
 
-/// What a figure counts; decides how it is printed.
+/// Unit of a figure; decides how it is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// Operations per second.
@@ -28,7 +28,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// True if more is better.
+    /// Returns true if more is better.
     pub(crate) fn is_rate(self) -> bool {
         matches!(self, Unit::OpsPerSecond | Unit::BytesPerSecond)
     }
@@ -45,55 +45,57 @@ impl Unit {
         }
     }
 
-    /// The number without its unit.
+    /// Formats the number without its unit.
     pub(crate) fn print_bare(self, value: f64) -> String {
         self.print(value).split(' ').next().unwrap_or_default().to_owned()
     }
 }
 
-/// One line of a report: a figure, perhaps against another one and a target.
+/// One line of a report: a figure, optionally with a baseline and a target.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
-    /// What was done.
+    /// Operation that was measured.
     pub name: String,
-    /// What `samples` and `against` count.
+    /// Unit of `samples` and `against`.
     pub unit: Unit,
     /// One value per run.
     pub samples: Samples,
-    /// CPU time of the whole machine per operation (per MiB for throughput) in microseconds; empty when not taken.
+    /// CPU time of the whole machine per operation (per MiB for throughput) in microseconds; empty if not
+    /// measured.
     pub cpu_us: Samples,
-    /// The same of the processes that serve the file system alone; empty when not taken.
+    /// CPU time of the processes that serve the file system, in the same unit; empty if not measured.
     pub daemon_us: Samples,
-    /// What it is compared with.
+    /// Baseline of the comparison.
     pub against: Option<Against>,
-    /// What the ratio to `against` (or the value itself, when there is none) is meant to be.
+    /// Target of the ratio to `against`, or of the value itself without a baseline.
     pub target: Option<Target>,
 }
 
-/// The other side of a comparison.
+/// The baseline of a comparison.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Against {
-    /// What it is.
+    /// Name of the baseline.
     pub label: String,
     /// Values of runs that alternated with those of the row, in the row's unit.
     pub samples: Samples,
-    /// CPU time of its serving processes per operation (per MiB for throughput) in microseconds; empty when not taken.
+    /// CPU time of its serving processes per operation (per MiB for throughput) in microseconds; empty if not
+    /// measured.
     pub daemon_us: Samples,
 }
 
 impl Against {
-    /// Of figures without CPU times.
+    /// Creates a baseline without CPU times.
     pub fn of(label: impl Into<String>, samples: Samples) -> Against {
         Against { label: label.into(), samples, daemon_us: Samples::new() }
     }
 
-    /// Takes over the figures of `row`.
+    /// Creates a baseline from the figures of `row`.
     pub fn new(label: impl Into<String>, row: Row) -> Against {
         Against { label: label.into(), samples: row.samples, daemon_us: row.daemon_us }
     }
 }
 
-/// A bound that a row should keep.
+/// A target for a row.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub enum Target {
     /// At least this ratio.
@@ -105,24 +107,24 @@ pub enum Target {
 }
 
 impl Row {
-    /// A figure without comparison.
+    /// Creates a row without comparison.
     pub fn new(name: impl Into<String>, unit: Unit, samples: Samples) -> Row {
         let name = name.into();
         let (cpu_us, daemon_us) = (Samples::new(), Samples::new());
         Row { name, unit, samples, cpu_us, daemon_us, against: None, target: None }
     }
 
-    /// The ratios to `against`, run by run.
+    /// Returns the ratios to `against`, run by run.
     pub fn ratios(&self) -> Option<Samples> {
         self.against.as_ref().map(|other| self.samples.ratio(&other.samples))
     }
 
-    /// Median of the ratios to `against`, if there is one.
+    /// Returns the median of the ratios to `against`, if there is one.
     pub fn ratio(&self) -> Option<f64> {
         self.ratios().map(|ratios| ratios.median())
     }
 
-    /// Whether the target is met; `None` without a target.
+    /// Returns whether the target is met; `None` without a target.
     pub fn meets_target(&self) -> Option<bool> {
         match self.target? {
             Target::RatioAtLeast(bound) => self.ratio().map(|ratio| ratio >= bound),
@@ -131,7 +133,8 @@ impl Row {
         }
     }
 
-    /// What a target that the median misses is called if some run kept it: then noise may be all that is amiss.
+    /// Returns the verdict: a target that the median misses but some run meets is marked as possibly missed
+    /// by noise alone.
     fn verdict(&self) -> &'static str {
         let within = match self.target {
             Some(Target::RatioAtLeast(bound)) => self.ratios().is_some_and(|ratios| ratios.max() >= bound),
@@ -184,7 +187,8 @@ impl Row {
     }
 }
 
-/// A Markdown table that reads well as plain text, the first line its heading; a line may have fewer cells than that.
+/// Formats a Markdown table that is legible as plain text, the first line as its heading; a line may have
+/// fewer cells than that.
 pub(crate) fn markdown(lines: &[Vec<String>], is_right: bool) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| {
@@ -210,29 +214,29 @@ pub(crate) fn markdown(lines: &[Vec<String>], is_right: bool) -> String {
     text
 }
 
-/// What one command measured.
+/// The results of one command.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// What the figures are about.
+    /// Subject of the figures.
     pub title: String,
-    /// Where they were taken.
+    /// Machine that they were taken on.
     pub machine: Machine,
     /// The figures.
     pub rows: Vec<Row>,
-    /// What a reader has to know, e.g. what was left out and why.
+    /// Notes for readers, e.g. what was left out and why.
     pub notes: Vec<String>,
     /// Figures in other forms, each a heading and a Markdown table.
     pub tables: Vec<String>,
 }
 
 impl Report {
-    /// An empty report about this machine.
+    /// Creates an empty report with the properties of this machine.
     pub fn new(title: impl Into<String>) -> Report {
         let (rows, notes, tables) = (Vec::new(), Vec::new(), Vec::new());
         Report { title: title.into(), machine: Machine::look(), rows, notes, tables }
     }
 
-    /// A Markdown table that reads well as plain text, columns without content left out.
+    /// Formats a Markdown table that is legible as plain text, without empty columns.
     pub fn table(&self) -> String {
         let headings = ["what", "median [spread]", "CPU us/op", "of daemons", "against", "ratio", "target"];
         let mut lines: Vec<[String; 7]> = vec![headings.map(str::to_owned)];
@@ -240,7 +244,7 @@ impl Report {
         let used: Vec<usize> =
             (0..headings.len()).filter(|&column| lines[1..].iter().any(|l| !l[column].is_empty())).collect();
         let mut text = format!("{}\n{}\n\n", self.title, self.machine);
-        // Figures may be in tables alone.
+        // All figures may be in other tables.
         if !self.rows.is_empty() {
             let cells = |line: &[String; 7]| used.iter().map(|&column| line[column].clone()).collect();
             text.push_str(&markdown(&lines.iter().map(cells).collect::<Vec<_>>(), false));
@@ -254,7 +258,7 @@ impl Report {
         text
     }
 
-    /// The same as one JSON object, with every run.
+    /// Formats one JSON object, with every run.
     pub fn json(&self) -> String {
         serde_json::to_string(self).expect("a report has no keys other than strings")
     }

@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// No run yet.
+    /// Creates an empty set.
     pub fn new() -> Samples {
         Samples(Vec::new())
     }
 
-    /// Adds a run. Values that are not finite are dropped: they come from runs in which nothing happened.
+    /// Adds a run. Values that are not finite are dropped: they come from runs without any operation.
     pub fn push(&mut self, value: f64) {
         if value.is_finite() {
             self.0.push(value);
         }
     }
 
-    /// The value in the middle; the lower one of two; 0 without runs.
+    /// Returns the median, the lower of two middle values; 0 without runs.
     pub fn median(&self) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -29,32 +29,32 @@ impl Samples {
         }
     }
 
-    /// The smallest value; 0 without runs.
+    /// Returns the smallest value; 0 without runs.
     pub fn min(&self) -> f64 {
         self.0.iter().copied().min_by(f64::total_cmp).unwrap_or(0.0)
     }
 
-    /// The largest value; 0 without runs.
+    /// Returns the largest value; 0 without runs.
     pub fn max(&self) -> f64 {
         self.0.iter().copied().max_by(f64::total_cmp).unwrap_or(0.0)
     }
 
-    /// The runs, in their order.
+    /// Returns the values in the order of the runs.
     pub fn values(&self) -> &[f64] {
         &self.0
     }
 
-    /// How many runs there were.
+    /// Returns the number of runs.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Each run times `factor`.
+    /// Returns the values multiplied by `factor`.
     pub fn scaled(&self, factor: f64) -> Samples {
         self.0.iter().map(|value| value * factor).collect()
     }
 
-    /// Run by run, this divided by `other`: for runs that alternated, so that the n-th of both saw the same machine.
+    /// Divides by `other`, run by run: for alternating runs, so that the n-th of both saw the same machine.
     pub fn ratio(&self, other: &Samples) -> Samples {
         let mut ratios = Samples::new();
         for (ours, theirs) in self.0.iter().zip(&other.0) {

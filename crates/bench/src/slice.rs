@@ -1,11 +1,11 @@
 //! The figures of docs/performance.md: the file system against its bounds on this machine, in one run.
 //!
-//! Every ratio comes from runs that alternate with those of the bound. What bounds it:
+//! Every ratio comes from runs that alternate with those of the bound. The bounds:
 //!
 //! - the FUSE channel: the same null file system on the `fuser` crate;
-//! - the file system in one process: a null file system on the same channel, and the disk by itself;
-//! - the file system in separate processes: a null file system that makes one round trip over loopback TCP for each
-//!   request, and one stream over loopback TCP.
+//! - the file system in one process: a null file system on the same channel, and the disk alone;
+//! - the file system in separate processes: a null file system that makes one round trip over loopback TCP
+//!   for each request, and one stream over loopback TCP.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -20,18 +20,18 @@ use crate::sample::Samples;
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, Series, interleave};
 
-/// Entries of the directory that is listed.
+/// Number of entries of the directory that is listed.
 const LIST_FILES: u64 = 100_000;
 /// Size of the files that are written and read, in bytes.
 const FILE_BYTES: u64 = 1 << 30;
 /// Size of one read or write, in bytes.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Resident memory of an idle file system in one process, mount included, at most, in bytes.
+/// Limit of the resident memory of an idle file system in one process, mount included, in bytes.
 const RESIDENT_BYTES_MAX: f64 = 100.0 * 1024.0 * 1024.0;
 
-/// How often a file system is made to see how long it takes.
+/// Number of file systems that are created to measure the start, at most.
 const START_RUNS_MAX: usize = 3;
-/// Time until an embedded file system is up, in seconds.
+/// Limit of the time until an embedded file system is up, in seconds.
 const START_SECONDS_MAX: f64 = 1.0;
 
 /// A part of the table.
@@ -45,7 +45,7 @@ pub enum Part {
     Data,
     /// Separate processes against round trips and a stream of TCP.
     Separate,
-    /// Time to come up, and memory when idle.
+    /// Time to start, and memory when idle.
     Memory,
 }
 
@@ -64,7 +64,7 @@ pub struct SliceArguments {
     /// The program that starts file systems.
     #[command(flatten)]
     nacre: NacreProgram,
-    /// The fuser_null example; default: beside this executable, where `cargo build --examples` puts it
+    /// The fuser_null example; by default next to this executable, where `cargo build --examples` puts it
     #[arg(long, value_name = "PROGRAM")]
     fuser: Option<PathBuf>,
     /// Worker processes for names and attributes
@@ -79,7 +79,7 @@ pub struct SliceArguments {
 ///
 /// # Errors
 ///
-/// When a file system does not come up or work on one fails; what was started is taken down first.
+/// When a file system does not start or work on one fails; everything started is stopped first.
 pub fn measure(arguments: &SliceArguments, myself: &Myself) -> Result<Report, Error> {
     let mut run = SliceRun {
         arguments,
@@ -111,8 +111,8 @@ struct SliceRun<'a> {
     report: Report,
 }
 
-/// Ratios to the bound that the design aims at: the file system's own work may cost this share of the kernel's and the
-/// transport's.
+/// Returns the target of the ratio to the bound, from the design: the file system's own work may cost this
+/// share of the kernel's and the transport's.
 const fn target_of(part: Part, operation: Operation) -> f64 {
     match (part, operation) {
         (Part::Channel, _) | (_, Operation::StatCached) => 1.0,
@@ -146,7 +146,7 @@ impl SliceRun<'_> {
         Work::io(operation, path, BLOCK_BYTES, FILE_BYTES)
     }
 
-    /// One row: `ours` against `bound`.
+    /// Adds one row: `ours` against `bound`.
     fn compare(&mut self, mut ours: Job, bound: Job, target: impl Into<Option<f64>>) -> Result<(), Error> {
         let bound_label = bound.label.clone();
         ours.label = format!("{}, {}", ours.label, ours.works[0].operation.label());
@@ -244,7 +244,8 @@ impl SliceRun<'_> {
             let mut work = self.io_work(operation, &directory);
             work.file_bytes = FILE_BYTES / 2;
             work.direct = true;
-            // Memory that the server's host has to find first bounds a new file: see the row after these.
+            // A new file in memory is bounded by the page allocation of the server's host: see the row after
+            // these.
             work.over = true;
             let mut job = Job::new(format!("separate, {}", operation.label()), &work, 1);
             job.daemons = instance.processes()?;
@@ -254,7 +255,8 @@ impl SliceRun<'_> {
         self.separate_new_file(&instance, &directory)
     }
 
-    /// A new file, whose pages the server's host has to find first, against the same without any server.
+    /// Compares a new file, whose pages the server's host has to allocate first, with the same without any
+    /// server.
     fn separate_new_file(&mut self, instance: &Instance, directory: &Path) -> Result<(), Error> {
         let memory = self.arguments.memory_dir.join("slice-memory");
         std::fs::create_dir_all(&memory).map_err(Error::io("create directory", &memory))?;
@@ -269,13 +271,13 @@ impl SliceRun<'_> {
         std::fs::remove_dir_all(&memory).map_err(Error::io("remove", &memory))
     }
 
-    /// Throughput in runs that alternate with those of one TCP stream.
+    /// Measures throughput in runs that alternate with those of one TCP stream.
     fn against_stream(&self, job: &Job) -> Result<Row, Error> {
         let seconds = self.arguments.common.seconds;
         let (mut ours, mut streams) = (Series::default(), Samples::new());
         job.prepare(self.myself)?;
         let outcome: Result<(), Error> = (0..self.arguments.common.runs.max(1)).try_for_each(|round| {
-            // Every other round in the opposite order, as in `interleave`.
+            // Every other round in reverse order, as in `interleave`.
             if round % 2 == 1 {
                 streams.push(stream_bytes_per_second(Kind::Tcp, 1, seconds)?);
             }

@@ -1,7 +1,9 @@
-//! Random writes of 4 KiB by where the data lies: pools of disks and of flash, each with and without a cache of small writes, and with the head of the
-//! file on the MDT, on flash, or with the rest. The sizes of the files are those of Cray's talk of 2019.
+//! Random writes of 4 KiB by the location of the data: pools of disks and of flash, each with and without a
+//! cache of small writes, and with the first part of the file on the MDT, on flash, or with the rest. The
+//! sizes of the files are those of Cray's talk of 2019.
 //!
-//! The media are simulated; the data and the caches are in memory. A write counts when fdatasync has returned.
+//! The media are simulated; the data and the caches are in memory. A write counts when fdatasync has
+//! returned.
 
 use std::path::{Path, PathBuf};
 
@@ -15,9 +17,9 @@ use crate::report::{Against, Report};
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, interleave};
 
-/// Bytes of a write.
+/// Size of a write in bytes.
 const WRITE_BYTES: usize = 4096;
-/// Part of a file that lies on the MDT, and in a pool of flash, where there is one.
+/// Size of the first part of a file that is stored on the MDT, or in a pool of flash.
 const MDT_HEAD: &str = "64K";
 const FLASH_HEAD: &str = "1M";
 /// Size of a cache.
@@ -27,7 +29,7 @@ const CACHE: &str = "256M";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: nacre bench small-io --sizes-kib 32,8192 --runs 5")]
 pub struct SmallArguments {
-    /// Directory in memory (tmpfs), so that the simulated media are all that bounds; needs 2 GiB
+    /// Directory in memory (tmpfs), so that only the simulated media bound the figures; needs 2 GiB
     #[arg(long, default_value = "/dev/shm")]
     memory_dir: PathBuf,
     /// Sizes of the files in KiB
@@ -36,7 +38,7 @@ pub struct SmallArguments {
     /// Processes that write, each into a file of its own
     #[arg(long, default_value_t = 4)]
     writers: usize,
-    /// What the disks and the flash are.
+    /// Simulated media of the disks and the flash.
     #[command(flatten)]
     media: Media,
     /// The program that starts file systems.
@@ -47,13 +49,13 @@ pub struct SmallArguments {
     pub common: Common,
 }
 
-/// An OST by its index, alone in a pool: what it is on, and whether it has a cache of small writes.
+/// The OSTs by index, each alone in a pool: its medium, and whether it has a cache of small writes.
 const OSTS: [(&str, bool); 4] = [("disk", false), ("disk", true), ("flash", false), ("flash", true)];
 
-/// Where the beginning of a file lies.
+/// Location of the first part of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Head {
-    /// With the rest.
+    /// The same as of the rest.
     None,
     /// On the MDT.
     Mdt,
@@ -61,7 +63,7 @@ enum Head {
     Flash,
 }
 
-/// Where the data of a file lies.
+/// Location of the data of a file.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     ost: usize,
@@ -69,11 +71,11 @@ struct Place {
 }
 
 impl Place {
-    /// All; the first is the plain disk.
+    /// Returns all locations; the first is the plain disk.
     fn all() -> impl Iterator<Item = Place> {
         let heads = [Head::None, Head::Mdt, Head::Flash];
         let all = (0..OSTS.len()).flat_map(move |ost| heads.map(|head| Place { ost, head }));
-        // A head on flash before a rest on flash is a plain file.
+        // With the first part and the rest on flash, it is a plain file.
         all.filter(|place| OSTS[place.ost].0 == "disk" || place.head != Head::Flash)
     }
 
@@ -100,7 +102,7 @@ impl Place {
     }
 }
 
-/// Name of an OST's pool.
+/// Returns the name of an OST's pool.
 fn pool_of(ost: usize) -> String {
     let (medium, has_cache) = OSTS[ost % OSTS.len()];
     format!("{medium}{}", if has_cache { "-cache" } else { "" })
@@ -110,7 +112,7 @@ fn pool_of(ost: usize) -> String {
 ///
 /// # Errors
 ///
-/// When the file system does not come up or work on it fails; it is taken down first.
+/// When the file system does not start or work on it fails; it is stopped first.
 pub fn measure(arguments: &SmallArguments, myself: &Myself) -> Result<Report, Error> {
     let program = arguments.nacre.find()?;
     let caches = tempfile::Builder::new()

@@ -1,7 +1,7 @@
-//! `nacre bench dne-split`: how long creates in a large directory are held up while its names move to more shards.
+//! `nacre bench dne-split`: latency of creates in a large directory while its names move to more shards.
 //!
-//! One directory on one MDT is filled; then one thread goes on to make files in it, before, while and after `lfs setdirstripe -c` spreads
-//! it. Every create counts: what is of interest is the longest.
+//! One directory on one MDT is filled; then one thread keeps creating files in it before, during and after
+//! `lfs setdirstripe -c`, which spreads it. Every create counts: the figure of interest is the longest.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ use crate::options::Common;
 use crate::report::{Report, Row, Target, Unit};
 use crate::sample::Samples;
 
-/// Longest create while names move, in milliseconds.
+/// Limit of the latency of a create while names move, in milliseconds.
 const STALL_MS: f64 = 100.0;
-/// How often it is asked whether the names have moved.
+/// Interval of polling whether the names have moved.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// `nacre bench dne-split`
@@ -32,7 +32,7 @@ pub struct SplitArguments {
     /// Names in the directory
     #[arg(long, default_value_t = 1_000_000)]
     names: u64,
-    /// Everything in one process instead of a process for each server
+    /// Everything in one process instead of one process per server
     #[arg(long)]
     one_process: bool,
     /// The program that starts file systems.
@@ -43,14 +43,14 @@ pub struct SplitArguments {
     pub common: Common,
 }
 
-/// When a create began.
+/// Phase in which a create began.
 const PHASES: [&str; 3] = ["before", "while names move", "after"];
 
-/// Creates of one run by phase, in milliseconds.
+/// Latencies of one run's creates by phase, in milliseconds.
 #[derive(Debug, Default)]
 struct Creates([Vec<f64>; 3]);
 
-/// One run: the creates, the seconds that each phase took.
+/// One run: the creates, and the duration of each phase in seconds.
 struct Run {
     creates: Creates,
     seconds: [f64; 3],
@@ -60,7 +60,7 @@ struct Run {
 ///
 /// # Errors
 ///
-/// When a file system does not come up or work on it fails; it is taken down first.
+/// When a file system does not start or work on it fails; it is stopped first.
 pub fn measure(arguments: &SplitArguments) -> Result<Report, Error> {
     let mut runs = Vec::new();
     for run in 0..arguments.common.runs.max(1) {

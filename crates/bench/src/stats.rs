@@ -1,22 +1,22 @@
-//! What a few noisy runs say: an interval of the median, and whether a claim holds.
+//! Statistics of a few noisy runs: a confidence interval of the median, and whether a claim holds.
 //!
-//! The interval is a percentile bootstrap: medians of samples that are drawn from the runs with replacement, of which the outer parts are left out.
-//! Its draws follow from a fixed seed, so that the same runs always give the same verdict.
+//! The interval is a percentile bootstrap: medians of samples drawn from the runs with replacement, without
+//! the tails. The draws follow from a fixed seed, so that the same runs always give the same verdict.
 
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::sample::Samples;
 
-/// Samples drawn for an interval.
+/// Number of samples drawn for an interval.
 const DRAWS: usize = 2000;
-/// Part of the drawn medians that an interval leaves out, both sides together.
+/// Share of the drawn medians outside of an interval, both tails together.
 const LEFT_OUT: f64 = 0.05;
-/// Fewer runs than this decide nothing.
+/// Number of runs below which nothing is decided.
 pub(crate) const RUNS_MIN: usize = 3;
 const SEED: u64 = 0x6e61_6372_6531;
 
-/// Where the median probably is.
+/// Confidence interval of the median.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Median of the runs.
@@ -27,7 +27,7 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// The 95 % interval of the median; of fewer than [`RUNS_MIN`] runs all that there is.
+/// Computes the 95 % interval of the median; for fewer than [`RUNS_MIN`] runs it spans all values.
 pub(crate) fn interval(samples: &Samples) -> Interval {
     let values = samples.values();
     let median = samples.median();
@@ -46,29 +46,29 @@ pub(crate) fn interval(samples: &Samples) -> Interval {
     Interval { median, low: at(LEFT_OUT / 2.0), high: at(1.0 - LEFT_OUT / 2.0) }
 }
 
-/// What is claimed of a figure.
+/// A claim about a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Bound {
-    /// It is at least this.
+    /// The figure is at least this.
     AtLeast(f64),
-    /// It is at most this.
+    /// The figure is at most this.
     AtMost(f64),
 }
 
-/// What the runs say of a claim.
+/// Result of a test of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The whole interval keeps the bound.
+    /// The whole interval is within the bound.
     Shown,
-    /// None of it does.
+    /// The whole interval is outside the bound.
     NotShown,
-    /// The noise is larger than what is between the figure and the bound, or there are too few runs.
+    /// The noise is larger than the distance of the figure to the bound, or there are too few runs.
     Undecided,
 }
 
 impl Verdict {
-    /// In words.
+    /// Returns the verdict in words.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Shown => "shown",
@@ -77,7 +77,8 @@ impl Verdict {
         }
     }
 
-    /// Of several claims that are made together: all have to be shown, and one that is not is enough.
+    /// Combines the verdicts of claims made together: all have to be shown, and one that is not is enough to
+    /// refute.
     pub(crate) fn and(self, other: Verdict) -> Verdict {
         match (self, other) {
             (Verdict::NotShown, _) | (_, Verdict::NotShown) => Verdict::NotShown,
@@ -87,7 +88,7 @@ impl Verdict {
     }
 }
 
-/// Whether runs keep a bound.
+/// Tests runs against a bound.
 pub(crate) fn decide(samples: &Samples, bound: Bound) -> Verdict {
     if samples.count() < RUNS_MIN {
         return Verdict::Undecided;
@@ -104,7 +105,7 @@ pub(crate) fn decide(samples: &Samples, bound: Bound) -> Verdict {
     }
 }
 
-/// How a figure has changed between two series of runs that did not alternate.
+/// Change of a figure between two series of runs that did not alternate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
@@ -112,14 +113,15 @@ pub enum Change {
     Better,
     /// Worse by more than the noise.
     Worse,
-    /// The intervals meet, or are nearer to each other than [`NOISE_MIN`].
+    /// The intervals overlap, or are nearer to each other than [`NOISE_MIN`].
     Same,
 }
 
-/// Ratio of two medians below which nothing is said to have changed: machines that are shared differ by so much from one hour to the next.
+/// Relative change of two medians that counts as noise: shared machines vary by this from one hour to the
+/// next.
 pub(crate) const NOISE_MIN: f64 = 0.10;
 
-/// Compares medians by their intervals. `more_is_better`: of the figure.
+/// Compares medians by their intervals. `more_is_better` is the direction of the figure.
 pub(crate) fn change(old: &Samples, new: &Samples, more_is_better: bool) -> Change {
     if old.count() < RUNS_MIN || new.count() < RUNS_MIN || old.median() <= 0.0 {
         return Change::Same;
@@ -141,14 +143,14 @@ pub(crate) fn change(old: &Samples, new: &Samples, more_is_better: bool) -> Chan
 mod tests {
     use super::*;
 
-    /// Runs around `truth` with a noise of so many percent, about normally distributed.
+    /// Returns runs around `truth` with approximately normal noise in percent.
     fn runs(random: &mut Rng, truth: f64, noise: f64, count: usize) -> Samples {
         let unit = |random: &mut Rng| random.u64(..1 << 32) as f64 / (1u64 << 32) as f64;
         let normal = |random: &mut Rng| (0..12).map(|_| unit(random)).sum::<f64>() - 6.0;
         (0..count).map(|_| truth * (1.0 + noise / 100.0 * normal(random))).collect()
     }
 
-    /// How many of a hundred trials give this verdict.
+    /// Returns the number of trials in a hundred with this verdict.
     fn rate(truth: f64, noise: f64, count: usize, bound: Bound, wanted: Verdict) -> usize {
         let mut random = Rng::with_seed(7);
         let trials = (0..400).map(|_| decide(&runs(&mut random, truth, noise, count), bound));
@@ -181,7 +183,7 @@ mod tests {
     #[test]
     fn what_is_not_so_is_seldom_shown_and_what_is_clear_is_found() {
         let least = Bound::AtLeast(2.0);
-        // False alarms: just short of the bound, at three noises.
+        // False alarms: just short of the bound, at three levels of noise.
         for noise in [2.0, 10.0, 30.0] {
             assert!(rate(1.98, noise, 5, least, Verdict::Shown) <= 6, "{noise} %");
             assert!(rate(2.02, noise, 5, least, Verdict::NotShown) <= 6, "{noise} %");
@@ -190,7 +192,7 @@ mod tests {
         assert!(rate(2.8, 10.0, 5, least, Verdict::Shown) >= 95);
         assert!(rate(1.4, 10.0, 5, least, Verdict::NotShown) >= 95);
         assert!(rate(1.4, 10.0, 5, Bound::AtMost(2.0), Verdict::Shown) >= 95);
-        // Noise that exceeds the effect decides nothing.
+        // Noise larger than the effect leaves the verdict open.
         assert!(rate(2.1, 30.0, 5, least, Verdict::Undecided) >= 70);
         assert_eq!(rate(9.0, 1.0, 2, least, Verdict::Undecided), 100);
     }

@@ -1,4 +1,4 @@
-//! How a new file is striped, given by the program that makes it, through Lustre's binary interface.
+//! Striping of a new file, set by the program that creates it through Lustre's binary interface.
 
 use std::fs::File;
 use std::io;
@@ -8,41 +8,43 @@ use std::path::Path;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// Flags of an open that leave the objects of a new file to be made later, so that it can still be striped. Two flags that
-/// mean nothing together elsewhere (`FASYNC | O_NOCTTY`); other file systems take no notice.
+/// Flags of an open that delay the allocation of a new file's objects, so that its striping can still be set.
+/// They combine two flags that mean nothing together elsewhere (`FASYNC | O_NOCTTY`); other file systems
+/// ignore them.
 const O_LOV_DELAY_CREATE: i32 = libc::O_ASYNC | libc::O_NOCTTY;
-/// The attribute that takes and gives a layout.
+/// Name of the attribute for setting and getting a layout.
 const ATTRIBUTE: &str = "lustre.lov";
-/// `lov_user_md_v1` and, with a pool, `lov_user_md_v3`.
+/// Magic number of `lov_user_md_v1`.
 const MAGIC_V1: u32 = 0x0bd1_0bd0;
+/// Magic number of `lov_user_md_v3`, which has a pool.
 const MAGIC_V3: u32 = 0x0bd3_0bd0;
-/// Bytes of a pool's name in the structure, its end included.
+/// Length of a pool's name in the structure in bytes, terminator included.
 const POOL_BYTES: usize = 16;
 
-/// What a program may wish; what it does not say comes from the directory.
+/// Requested striping; values that are not set come from the directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Striping {
-    /// OSTs; -1 for all.
+    /// Number of OSTs; -1 for all.
     pub(crate) count: Option<i32>,
-    /// Bytes on one OST before the next has its turn.
+    /// Stripe size in bytes.
     pub(crate) size: Option<u32>,
-    /// The first OST.
+    /// Index of the first OST.
     pub(crate) first: Option<u16>,
-    /// Name of the pool that OSTs are taken from.
+    /// Name of the pool of OSTs.
     pub(crate) pool: Option<String>,
 }
 
 impl Striping {
-    /// Whether nothing is wished.
+    /// Returns whether no value is set.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Striping::default()
     }
 
-    /// Makes a file, open for reading and writing; fails if there is one.
+    /// Creates a file, open for reading and writing; fails if it exists.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` where files are not striped; what the file system says.
+    /// `EOPNOTSUPP` where striping is not supported; other errors of the file system.
     pub(crate) fn create(&self, path: &Path, flags: i32) -> io::Result<File> {
         let file = File::options()
             .read(true)

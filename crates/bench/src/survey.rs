@@ -1,8 +1,9 @@
-//! Bandwidth of objects by layer: object store, OST over the network, client. What `obdfilter-survey` is for Lustre.
+//! Bandwidth of objects by layer: object store, OST over the network, client. The counterpart of Lustre's
+//! `obdfilter-survey`.
 //!
-//! Every layer gets the same work: so many objects, so many threads, records of one size; written, written over, and read.
-//! Since each layer has the one before it below, the time that one takes for a MiB less the time of the one below is what
-//! it adds by itself.
+//! Every layer gets the same work: numbers of objects and of threads, and records of one size, which are
+//! written, overwritten, and read. Each layer includes the one before it, so the difference of their times
+//! per MiB is the cost of the upper one.
 
 mod continuous;
 mod fake;
@@ -37,11 +38,11 @@ pub use fake::{Feature, ServeOstArguments, serve_ost};
 pub use layer::Layer;
 pub use policies::TrimPolicy;
 
-/// Largest record in bytes: what a request to an OST carries.
+/// Size of a record in bytes, at most: the most that a request to an OST carries.
 const RECORD_MAX: u64 = 16 << 20;
 /// Unit of records in bytes.
 const RECORD_UNIT: u64 = 4096;
-/// Most threads, and objects.
+/// Number of threads, and of objects, at most.
 const MANY: u32 = 1024;
 
 /// `nacre bench survey`
@@ -51,26 +52,27 @@ Example: nacre bench survey --dir /srv/disk --objects 1,4 --threads 1,4 --record
          nacre bench survey --dir /srv/disk --layer store --continuous --for 1h --trim-every 10m --html decay.html
          nacre bench survey --dir /srv/disk --backend block --fake-io --objects 4 --threads 1,8,32 --record 4k --size 256M")]
 pub struct SurveyArguments {
-    /// Existing directory on the disk to measure; everything is made in a new directory there and removed again
+    /// Existing directory on the disk to measure; all files are created in a new directory there and removed
+    /// again
     #[arg(long)]
     dir: PathBuf,
     /// Layers, all by default; their runs alternate
     #[arg(long = "layer", value_delimiter = ',')]
     layers: Vec<Layer>,
-    /// What the objects are kept in
+    /// Back end of the objects
     #[arg(long, default_value = "file")]
     backend: Backend,
     /// Size of the device of a block store; half of what is available by default
     #[arg(long, value_parser = size::parse)]
     device_size: Option<u64>,
-    /// Service times of a medium that is not there, below every layer: seek=8ms:bandwidth=150M, or with --backend block disk:...,
-    /// flash:..., throttle:... as osd-file.*.simulated_medium takes them
+    /// Service times of a simulated medium, below every layer: seek=8ms:bandwidth=150M, or with --backend
+    /// block disk:..., flash:..., throttle:... in the syntax of osd-file.*.simulated_medium
     #[arg(long, value_name = "SPEC", value_parser = medium::parse)]
     simulated_medium: Option<AnyMedium>,
     /// Objects
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4], value_parser = clap::value_parser!(u32).range(1..=i64::from(MANY)))]
     objects: Vec<u32>,
-    /// Threads in all; those of one object take its records in turn
+    /// Threads in all; those of one object share its records round-robin
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4], value_parser = clap::value_parser!(u32).range(1..=i64::from(MANY)))]
     threads: Vec<u32>,
     /// Sizes of records
@@ -79,16 +81,18 @@ pub struct SurveyArguments {
     /// Size of each object
     #[arg(long, default_value = "64M", value_parser = size::parse)]
     size: u64,
-    /// Write on and on, removing an object now and then, and show the bandwidth over time; of the first layer and first of each list
+    /// Write continuously, removing an object now and then, and show the bandwidth over time; of the first
+    /// layer and first of each list
     #[arg(long)]
     continuous: bool,
-    /// Read at random from an OST, and by turns from one whose store does no I/O (fake); the ratio says what the store costs
+    /// Read at random from an OST, in alternation with one whose store does no I/O (fake); the ratio is the
+    /// cost of the store
     #[arg(long, conflicts_with_all = ["continuous", "layers", "html", "simulated_medium"])]
     fake_io: bool,
-    /// Also features of the I/O path, each against doing without it
+    /// Also features of the I/O path, each against its absence
     #[arg(long = "feature", value_delimiter = ',', requires = "fake_io")]
     features: Vec<Feature>,
-    /// How long, with --continuous: 90s, 10m, 1h
+    /// Duration with --continuous: 90s, 10m, 1h
     #[arg(long = "for", default_value = "1m", value_parser = continuous::duration, requires = "continuous")]
     duration: std::time::Duration,
     /// Time between two figures, with --continuous
@@ -97,13 +101,13 @@ pub struct SurveyArguments {
     /// Time between two trims of the local file system, with --continuous; none otherwise
     #[arg(long, value_parser = continuous::duration, requires = "continuous")]
     trim_every: Option<std::time::Duration>,
-    /// Writers stop for so long between bursts, with --continuous; not at all otherwise
+    /// Pause of all writers between bursts, with --continuous; none by default
     #[arg(long, value_parser = continuous::duration, requires = "continuous")]
     rest: Option<std::time::Duration>,
     /// Length of a burst, with --rest
     #[arg(long, default_value = "4s", value_parser = continuous::duration)]
     burst: std::time::Duration,
-    /// How an OST trims by itself: bandwidth in bursts with each policy, with --rest
+    /// Trim policies of the OST: bandwidth in bursts with each, with --rest
     #[arg(long = "trim-policy", value_delimiter = ',', requires = "rest", conflicts_with = "trim_every")]
     policies: Vec<TrimPolicy>,
     /// The program that starts file systems.
@@ -124,7 +128,7 @@ fn record(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What is done to all objects.
+/// Operation on all objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Phase {
@@ -145,15 +149,15 @@ impl Phase {
     }
 }
 
-/// The layers that were asked for, and what they are in.
+/// The selected layers and their resources.
 struct Bench {
     layers: Vec<(Layer, Box<dyn Objects>)>,
-    // After the layers, which use them: fields are dropped in this order.
+    // After the layers, which use it: fields are dropped in this order.
     instance: Option<Instance>,
     directory: TempDir,
 }
 
-/// A new directory in the one that was named.
+/// Creates a directory in the given one.
 fn scratch_in(arguments: &SurveyArguments) -> Result<TempDir, Error> {
     if !arguments.dir.is_dir() {
         return Err(Error::Usage(format!("{} is no directory: name one", arguments.dir.display())));
@@ -219,7 +223,8 @@ impl Bench {
     }
 }
 
-/// One phase of one case: bandwidth of all together, and of the slowest and the fastest thread, in bytes per second.
+/// One phase of one case: bandwidth of all threads together, and of the slowest and the fastest thread, in
+/// bytes per second.
 #[derive(Debug, Clone, Copy)]
 struct Rates {
     all: f64,
@@ -235,21 +240,21 @@ struct Figure {
     threads: u32,
     record: u64,
     phase: Phase,
-    /// Bytes per second of each run.
+    /// Bandwidth of each run in bytes per second.
     samples: Samples,
-    /// Of single threads, over all runs.
+    /// Lowest bandwidth of a single thread over all runs, in bytes per second.
     least: f64,
     most: f64,
 }
 
-/// Does what was asked for.
+/// Runs the requested survey.
 ///
 /// # Errors
 ///
-/// If a layer does not come up, or the disk is full.
+/// If a layer does not start, or the disk is full.
 pub fn measure(arguments: &SurveyArguments, myself: &Myself) -> Result<Report, Error> {
     let cases = cases(arguments)?;
-    // Ctrl-C ends the work, and what was made is removed as usual.
+    // Ctrl-C ends the work, and created files are removed as usual.
     stop::listen();
     if arguments.fake_io {
         return fake::measure(arguments, &scratch_in(arguments)?, &cases, myself);
@@ -292,7 +297,7 @@ pub fn measure(arguments: &SurveyArguments, myself: &Myself) -> Result<Report, E
     Ok(report)
 }
 
-/// What the title says of a medium that is not there.
+/// Returns the remark in the title for a simulated medium.
 fn simulated(arguments: &SurveyArguments) -> String {
     let medium = medium::some(arguments.simulated_medium);
     medium.map_or_else(String::new, |medium| format!(", simulated {medium}"))
@@ -349,7 +354,7 @@ fn survey(case: &Case, bench: &mut Bench, runs: usize, cold: &mut bool) -> Resul
     Ok(figures)
 }
 
-/// All threads through one phase.
+/// Runs one phase on all threads.
 fn pass(objects: &dyn Objects, case: &Case, phase: Phase) -> Result<Rates, Error> {
     let line = Barrier::new(case.threads as usize);
     let work = |thread: u32| -> Result<(Instant, Instant, u64), Error> {
@@ -377,7 +382,7 @@ fn pass(objects: &dyn Objects, case: &Case, phase: Phase) -> Result<Rates, Error
     Ok(Rates { all: case.bytes() as f64 / elapsed.max(1e-9), least, most })
 }
 
-/// One thread's part of a phase, made durable; its bytes.
+/// Runs one thread's part of a phase and makes it durable; returns its bytes.
 fn transfer(
     objects: &dyn Objects,
     case: &Case,
@@ -414,7 +419,7 @@ fn mark(object: u32, offset: u64) -> [u8; 8] {
     (offset ^ (u64::from(object) << 48) ^ 0x5375_7276_6579_0000).to_le_bytes()
 }
 
-/// Says in a record where it belongs.
+/// Writes the object and offset of a record into it.
 fn stamp(record: &mut [u8], object: u32, offset: u64) {
     record[..8].copy_from_slice(&mark(object, offset));
 }
@@ -436,7 +441,7 @@ fn row(figure: &Figure) -> Row {
     Row::new(name(figure), Unit::BytesPerSecond, figure.samples.clone())
 }
 
-/// `64K`, `1M`.
+/// Formats a size: `64K`, `1M`.
 fn shown(bytes: u64) -> String {
     match bytes {
         bytes if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
@@ -453,7 +458,7 @@ fn of<'a>(figures: &'a [Figure], case: &Case, layer: Layer, phase: Phase) -> Opt
 
 const LAYERS: [Layer; 3] = [Layer::Store, Layer::Ost, Layer::Client];
 
-/// One line for each case and layer, with what single threads had.
+/// Formats one line for each case and layer, with the bandwidth of single threads.
 fn table(cases: &[Case], figures: &[Figure]) -> String {
     let mut text =
         "Bandwidth of all threads, and [slowest thread, fastest thread], MB/s (10^6)\n\n".to_owned();
@@ -479,7 +484,7 @@ fn table(cases: &[Case], figures: &[Figure]) -> String {
     text
 }
 
-/// What each layer adds to the time of the one below, for each MiB.
+/// Formats the time that each layer adds to the one below, per MiB.
 fn added(cases: &[Case], figures: &[Figure], layers: &[(Layer, Box<dyn Objects>)]) -> String {
     let mut text = "Time for a MiB, microseconds: of the lowest layer, and what each one above adds\n\n| obj | thr | rsz | phase |".to_owned();
     for (index, (layer, _)) in layers.iter().enumerate() {

@@ -1,7 +1,8 @@
 //! The experiments of the talks that this file system starts from, in one run, with one report.
 //!
-//! Each experiment is a command of its own ([`catalogue`]), run as a process ([`perform`]); what it measured is kept ([`outcome`]) as soon as it has
-//! ended, so that a run that was broken off goes on. Rules decide what the figures say ([`crate::stats`]), and [`page`] shows it.
+//! Each experiment is a command of its own ([`catalogue`]), run as a process ([`perform`]); its results are
+//! stored ([`outcome`]) as soon as it has ended, so that an interrupted run can be continued. Rules decide
+//! what the figures show ([`crate::stats`]), and [`page`] formats them.
 
 mod catalogue;
 mod load;
@@ -25,7 +26,7 @@ use scale::Supply;
 
 pub use outcome::{Outcome, Results};
 
-/// Name of the results in the output directory.
+/// Name of the results file in the output directory.
 const RESULTS: &str = "results.json";
 
 /// `nacre bench talks`
@@ -35,22 +36,22 @@ Example: nacre bench talks --quick --out /root/talks
          nacre bench talks --only cray-noisy,lug17-client
 The same command again goes on with what is missing. Open /root/talks/index.html in a browser.")]
 pub struct TalksArguments {
-    /// Directory for results and report: new, empty, or that of the run to go on with
+    /// Directory for results and report: new, empty, or that of the run to continue
     #[arg(long, default_value = "talks")]
     out: PathBuf,
     /// Small sizes and few runs: about ten minutes on two CPUs
     #[arg(long)]
     quick: bool,
-    /// As much as fits in this many hours: long runs where there is time for them, short ones of the rest
+    /// As much as fits in this many hours: long runs where there is time for them, short runs otherwise
     #[arg(long, conflicts_with = "quick")]
     hours: Option<f64>,
-    /// These experiments alone
+    /// Experiments; all by default
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     only: Vec<String>,
-    /// Show the experiments and end
+    /// List the experiments and exit
     #[arg(long)]
     list: bool,
-    /// Write the report of a file of results, and run nothing
+    /// Write the report of a file of results, without running experiments
     #[arg(long, value_name = "RESULTS", conflicts_with_all = ["quick", "hours", "only", "list"])]
     render: Option<PathBuf>,
     /// Directory in memory (tmpfs)
@@ -59,16 +60,16 @@ pub struct TalksArguments {
     /// The program that starts file systems.
     #[command(flatten)]
     nacre: NacreProgram,
-    /// Show what changed since earlier results (results.json, the oldest first) of a run of the same kind
+    /// Show changes since earlier results (results.json, the oldest first) of a run of the same kind
     #[arg(long, value_delimiter = ',', value_name = "RESULTS")]
     earlier: Vec<PathBuf>,
-    /// Show the figures of other file systems that 'nacre bench peers --out FILE' wrote
+    /// Show the figures of other file systems from 'nacre bench peers --out FILE'
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
 }
 
 impl TalksArguments {
-    /// Where experiments work, with `out` as the directory of the results.
+    /// Returns the directories of experiments, with `out` as the directory of the results.
     fn ground(&self, out: &Path) -> Result<Ground, Error> {
         Ok(Ground {
             program: self.nacre.find()?,
@@ -78,11 +79,12 @@ impl TalksArguments {
     }
 }
 
-/// Runs what is missing, and writes the report.
+/// Runs missing experiments, and writes the report.
 ///
 /// # Errors
 ///
-/// If the directory cannot be used, or belongs to a run of another kind; `Interrupted`. An experiment that fails is left out with its reason.
+/// If the directory is unusable, or belongs to a run of another kind; `Interrupted`. An experiment that fails
+/// is left out with its reason.
 pub fn run(arguments: &TalksArguments) -> Result<(), Error> {
     if let Some(file) = &arguments.render {
         return render(file, arguments);
@@ -144,7 +146,7 @@ pub fn run(arguments: &TalksArguments) -> Result<(), Error> {
     Ok(())
 }
 
-/// The report of results that there are, without the results themselves.
+/// Writes the report of existing results, without the results themselves.
 fn render(file: &Path, arguments: &TalksArguments) -> Result<(), Error> {
     let (mut results, out) = (Results::load(file)?, &arguments.out);
     let others = arguments.peers.as_deref().map(peers::load).transpose()?;
@@ -168,7 +170,7 @@ fn run_of(experiment: &Experiment, quick: bool) -> &Run {
     if quick { &experiment.quick } else { &experiment.full }
 }
 
-/// Which run is taken of each experiment.
+/// Selects the run of each experiment.
 fn runs<'a>(experiments: &[&'a Experiment], arguments: &TalksArguments, supply: Supply) -> Vec<&'a Run> {
     match arguments.hours {
         Some(hours) => scale::forms(experiments, hours, |one, run| scale::fit(one, run, supply).seconds),
@@ -191,7 +193,7 @@ fn list(chosen: &[&Experiment], quick: bool, supply: Supply) -> String {
     chosen.iter().map(line).collect()
 }
 
-/// The results of the run that is gone on with, or new ones.
+/// Loads the results of the run to continue, or creates new ones.
 fn begin(out: &Path, quick: bool) -> Result<Results, Error> {
     let (path, mode) = (out.join(RESULTS), if quick { "quick" } else { "full" });
     if !path.exists() {
@@ -227,7 +229,7 @@ fn write_report(out: &Path, results: &Results, earlier: &[Results]) -> Result<()
     replace(out, "report.md", &page::markdown(results, generations.as_ref()))
 }
 
-/// Writes a file in one piece.
+/// Replaces a file atomically.
 fn replace(out: &Path, name: &str, text: &str) -> Result<(), Error> {
     let (path, new) = (out.join(name), out.join(format!("{name}.new")));
     std::fs::write(&new, text).map_err(Error::io("write", &new))?;

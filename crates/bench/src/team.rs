@@ -1,10 +1,11 @@
-//! Processes that go through phases together.
+//! Processes that run phases together.
 //!
-//! A [`Team`] is a set of processes of this same program, called with the hidden sub-command `task`. Each is told what to do
-//! line by line on its standard input (JSON), and answers on its standard output. Inside a phase all wait for each other as
-//! often as they like ([`Barrier`]): the last to arrive lets all go on. Barriers go through pipes and their keeper, this
-//! process, so that a task that dies ends the others' wait with an error. Times are read by the tasks themselves, after a
-//! barrier has let them go, from a clock that all processes of a host share ([`now_ns`]).
+//! A [`Team`] is a set of processes of this program, started with the hidden sub-command `task`. Each
+//! receives orders line by line on its standard input (JSON), and answers on its standard output. Inside a
+//! phase the tasks meet at barriers as often as they need ([`Barrier`]): the last to arrive releases all.
+//! Barriers go through pipes and their coordinator, this process, so that the death of a task ends the
+//! others' wait with an error. The tasks read times themselves, after their release from a barrier, from a
+//! clock that all processes of a host share ([`now_ns`]).
 
 use std::io::{BufRead, Write};
 
@@ -19,22 +20,22 @@ const AT_BARRIER: &str = "barrier";
 const GO_ON: &str = "go";
 const DONE: &str = "done ";
 
-/// Nanoseconds of the host's monotonic clock, the same in all its processes.
+/// Returns the host's monotonic clock in nanoseconds, the same in all its processes.
 pub fn now_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Whom a task waits for: all others of its team.
+/// A task's side of the team's barriers.
 #[derive(Debug)]
 pub struct Barrier(());
 
 impl Barrier {
-    /// Returns when every task of the team has called this as often as this one.
+    /// Waits until every task of the team has called this as often as this one.
     ///
     /// # Errors
     ///
-    /// When the process that keeps the team is gone, or another task has ended.
+    /// When the coordinating process has ended, or another task has.
     pub fn wait(&mut self) -> Result<(), Error> {
         say(AT_BARRIER)?;
         match hear()?.as_deref() {
@@ -44,11 +45,11 @@ impl Barrier {
     }
 }
 
-/// The task's side: carries out each order with `act` until there are no more.
+/// Serves the orders to a task with `act` until there are no more.
 ///
 /// # Errors
 ///
-/// Those of `act`, and lines that are no orders.
+/// Those of `act`, and lines that are not orders.
 pub fn serve<O: DeserializeOwned, A: Serialize>(
     mut act: impl FnMut(O, &mut Barrier) -> Result<A, Error>,
 ) -> Result<(), Error> {
@@ -61,14 +62,14 @@ pub fn serve<O: DeserializeOwned, A: Serialize>(
     Ok(())
 }
 
-/// What a task did in a phase, and when by the host's clock.
+/// A task's work in a phase, with its times by the host's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    /// When it began, in nanoseconds of the host's clock.
+    /// Start in nanoseconds of the host's clock.
     pub start_ns: u64,
-    /// When it was done.
+    /// End in nanoseconds of the host's clock.
     pub end_ns: u64,
-    /// Files or directories.
+    /// Number of files or directories.
     pub items: u64,
 }
 
@@ -77,7 +78,7 @@ fn say(line: &str) -> Result<(), Error> {
     writeln!(output, "{line}").and_then(|()| output.flush()).map_err(|error| Error::Worker(error.to_string()))
 }
 
-/// The next line, without its end; `None` at the end of the input.
+/// Receives the next line, without its end; `None` at the end of the input.
 fn hear() -> Result<Option<String>, Error> {
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line) {
@@ -91,15 +92,15 @@ fn json(value: &impl Serialize) -> Result<String, Error> {
     serde_json::to_string(value).map_err(|_| Error::Usage("paths must be UTF-8".to_owned()))
 }
 
-/// The keeper's side; all tasks end with this value.
+/// A team at its coordinator; all tasks end on drop.
 #[derive(Debug)]
 pub struct Team {
     tasks: Vec<Task>,
 }
 
 impl Team {
-    /// Starts one task for each of `setups`; `kind` says of which kind ([`crate::cli`]). With `pin` task i stays on the i-th
-    /// CPU, round and round.
+    /// Starts one task for each of `setups` of the given `kind` ([`crate::cli`]). With `pin`, task i runs on
+    /// CPU i modulo their number.
     ///
     /// # Errors
     ///
@@ -115,7 +116,8 @@ impl Team {
         Ok(Team { tasks })
     }
 
-    /// Gives all tasks the same order, keeps their barriers, and returns their answers in the order of the tasks.
+    /// Sends all tasks the same order, serves their barriers, and returns their answers in the order of the
+    /// tasks.
     ///
     /// # Errors
     ///
@@ -124,11 +126,12 @@ impl Team {
         self.run_watched(order, || {})
     }
 
-    /// As [`Team::run`]; `at_barrier` is called whenever all tasks wait at a barrier, before they go on.
+    /// Like [`Team::run`]; `at_barrier` is called whenever all tasks wait at a barrier, before they are
+    /// released.
     ///
     /// # Errors
     ///
-    /// As [`Team::run`].
+    /// Those of [`Team::run`].
     pub fn run_watched<A: DeserializeOwned>(
         &mut self,
         order: &impl Serialize,
@@ -153,7 +156,7 @@ impl Team {
         }
     }
 
-    /// Ends all tasks as a crash would: nothing that they have open is put in order.
+    /// Kills all tasks as a crash would, without cleanup of their open files.
     pub fn kill(mut self) {
         self.tasks.iter_mut().for_each(|task| task.process.kill());
     }
@@ -168,7 +171,7 @@ fn answer<A: DeserializeOwned>(line: &str) -> Result<A, Error> {
 #[derive(Debug)]
 struct Task {
     process: Piped,
-    /// It has an order that it has not answered.
+    /// The task has an order without an answer yet.
     busy: bool,
 }
 
@@ -182,7 +185,8 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        // Without input a task ends by itself. In the middle of an order, which another could not carry out, nobody waits for it.
+        // An idle task ends with its input. One with an unfinished order, which has failed on another task,
+        // is killed.
         self.process.hang_up();
         if self.busy {
             self.process.kill();

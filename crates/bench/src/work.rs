@@ -1,8 +1,8 @@
-//! What is measured: operations on files of any mounted path.
+//! The workload: operations on files of any mounted path.
 //!
-//! A [`Work`] has three phases, each run by a process of its own: [`Work::prepare`] once, [`Work::run`] for each
-//! repetition, [`Work::clean`] at the end. Only the part of `run` that is meant is timed; what it needs or leaves
-//! behind (the files that an unlink removes) is made and removed outside the time.
+//! A [`Work`] has three phases, each run by a process of its own: [`Work::prepare`] once, [`Work::run`] for
+//! each repetition, [`Work::clean`] at the end. Only the operations themselves are timed; files that they
+//! require or leave (such as those that an unlink removes) are created and removed outside the timed part.
 
 mod io;
 mod meta;
@@ -19,11 +19,11 @@ use crate::error::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// Make an empty file and close it.
+    /// Create an empty file and close it.
     Create,
-    /// Attributes of a file that this client has just seen.
+    /// Attributes of a file that this client has just accessed.
     StatCached,
-    /// Attributes of a file, straight from the file system (AT_STATX_FORCE_SYNC).
+    /// Attributes of a file, directly from the file system (AT_STATX_FORCE_SYNC).
     StatUncached,
     /// Open for reading and close.
     Open,
@@ -33,20 +33,20 @@ pub enum Operation {
     List,
     /// Remove a file.
     Unlink,
-    /// A new file from its start to its end.
+    /// Write a new file sequentially.
     SeqWrite,
-    /// A file from its start to its end.
+    /// Read a file sequentially.
     SeqRead,
-    /// Blocks at random places of a file that has data everywhere.
+    /// Write blocks at random offsets of a file without holes.
     RandWrite,
-    /// Blocks at random places.
+    /// Read blocks at random offsets.
     RandRead,
-    /// A block at the end of a file, then fdatasync.
+    /// Append a block to a file, then fdatasync.
     AppendSync,
 }
 
 impl Operation {
-    /// Operations on names and attributes, in the order in which a table shows them.
+    /// Operations on names and attributes, in the order of the table.
     pub const META: [Operation; 7] = [
         Operation::Create,
         Operation::StatCached,
@@ -56,7 +56,7 @@ impl Operation {
         Operation::List,
         Operation::Unlink,
     ];
-    /// Operations on data, in the order in which a table shows them.
+    /// Operations on data, in the order of the table.
     pub const IO: [Operation; 5] = [
         Operation::SeqWrite,
         Operation::SeqRead,
@@ -65,7 +65,7 @@ impl Operation {
         Operation::AppendSync,
     ];
 
-    /// For tables.
+    /// Returns the name in tables.
     pub fn label(self) -> &'static str {
         match self {
             Operation::Create => "create+close",
@@ -83,66 +83,68 @@ impl Operation {
         }
     }
 
-    /// Whether a figure counts bytes rather than operations.
+    /// Returns whether a figure counts bytes rather than operations.
     pub fn counts_bytes(self) -> bool {
         matches!(self, Operation::SeqWrite | Operation::SeqRead)
     }
 
-    /// Whether it is about data rather than names.
+    /// Returns whether it is an operation on data rather than names.
     pub fn is_io(self) -> bool {
         Operation::IO.contains(&self)
     }
 }
 
-/// What one worker process does.
+/// The work of one worker process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Work {
-    /// What is repeated.
+    /// Operation that is repeated.
     pub operation: Operation,
-    /// Existing directory in which files are made.
+    /// Existing directory for the files.
     pub path: PathBuf,
-    /// Which of the workers this is, from 0; part of the names of its files.
+    /// Number of this worker, from 0; part of the names of its files.
     pub worker: usize,
-    /// How many workers there are.
+    /// Number of workers.
     pub workers: usize,
-    /// All workers use one directory rather than each its own; sequential data goes to one file, block by block in turn.
+    /// All workers share one directory instead of one each; sequential data goes to a common file, its blocks
+    /// assigned round-robin.
     pub shared: bool,
-    /// CPU to stay on; `None`: wherever the scheduler puts it.
+    /// CPU to run on; `None`: chosen by the scheduler.
     pub cpu: Option<usize>,
     /// Time after which the timed part ends, in seconds; sequential work ends at the end of the file instead.
     pub seconds: f64,
-    /// Metadata: files of each worker.
+    /// Metadata: number of files of each worker.
     pub files: u64,
-    /// Metadata: each file is opened once at most, so that none has been read before.
+    /// Metadata: each file is opened at most once, so that no content is cached.
     pub once: bool,
-    /// Data: bytes of one read or write. Metadata: bytes of a file that is made, or read when it is opened.
+    /// Data: size of one read or write in bytes. Metadata: size of a file that is created, or read when it is
+    /// opened.
     pub block_bytes: usize,
     /// Data: size of the file in bytes, a multiple of `block_bytes`.
     pub file_bytes: u64,
-    /// Data: O_DIRECT.
+    /// Data: open with O_DIRECT.
     pub direct: bool,
     /// Data: fsync before the clock stops.
     pub sync: bool,
     /// Data: fdatasync after each write.
     pub each_durable: bool,
-    /// Data: sequential writes go over a file that is there, instead of making a new one.
+    /// Data: sequential writes overwrite an existing file, instead of creating one.
     pub over: bool,
-    /// Data: the kernel is told that the file is read at random (`POSIX_FADV_RANDOM`), so that it asks for what each call
-    /// wants and reads nothing ahead.
+    /// Data: random access is advised (`POSIX_FADV_RANDOM`), so that the kernel requests only what each call
+    /// reads, without read-ahead.
     pub no_read_ahead: bool,
 }
 
-/// What a timed part did.
+/// Result of a timed part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
-    /// How many operations.
+    /// Number of operations.
     pub operations: u64,
-    /// In how many nanoseconds.
+    /// Duration in nanoseconds.
     pub elapsed_ns: u64,
 }
 
 impl Work {
-    /// Metadata work with defaults: 2,000 files, half a second.
+    /// Returns metadata work with defaults: 2,000 files, half a second.
     pub fn meta(operation: Operation, path: impl Into<PathBuf>) -> Work {
         Work {
             operation,
@@ -164,7 +166,7 @@ impl Work {
         }
     }
 
-    /// Data work with defaults: half a second of blocks of `block_bytes` in a file of `file_bytes`.
+    /// Returns data work with defaults: half a second of blocks of `block_bytes` in a file of `file_bytes`.
     pub fn io(operation: Operation, path: impl Into<PathBuf>, block_bytes: usize, file_bytes: u64) -> Work {
         let mut work = Work::meta(operation, path);
         work.block_bytes = block_bytes;
@@ -172,11 +174,11 @@ impl Work {
         work
     }
 
-    /// Makes the files that every repetition needs.
+    /// Creates the files that every repetition needs.
     ///
     /// # Errors
     ///
-    /// Whatever the file system says.
+    /// Errors of the file system.
     pub fn prepare(&self) -> Result<(), Error> {
         self.pin()?;
         let directory = self.directory();
@@ -184,25 +186,25 @@ impl Work {
         if self.operation.is_io() { io::prepare(self) } else { meta::prepare(self) }
     }
 
-    /// One repetition; returns what was done in which time.
+    /// Runs one repetition; returns operations and time.
     ///
     /// # Errors
     ///
-    /// Whatever the file system says.
+    /// Errors of the file system.
     pub fn run(&self, at_start: impl FnOnce()) -> Result<Done, Error> {
         self.pin()?;
         if self.operation.is_io() { io::run(self, at_start) } else { meta::run(self, at_start) }
     }
 
-    /// Removes what [`Work::prepare`] made.
+    /// Removes the files of [`Work::prepare`].
     ///
     /// # Errors
     ///
-    /// Whatever the file system says.
+    /// Errors of the file system.
     pub fn clean(&self) -> Result<(), Error> {
         let directory = self.directory();
         match fs::remove_dir_all(&directory) {
-            // Workers that share a directory remove it together.
+            // Workers that share a directory remove it concurrently.
             Err(error) if error.kind() != std::io::ErrorKind::NotFound && !self.shared => {
                 Err(Error::io("remove", &directory)(error))
             }
@@ -210,7 +212,7 @@ impl Work {
         }
     }
 
-    /// The directory that this worker works in.
+    /// Returns the directory of this worker.
     pub fn directory(&self) -> PathBuf {
         match self.shared {
             true => self.path.join("bench-shared"),
@@ -218,7 +220,7 @@ impl Work {
         }
     }
 
-    /// Whether all workers work on one file.
+    /// Returns whether all workers share one file.
     fn shares_file(&self) -> bool {
         self.shared && matches!(self.operation, Operation::SeqWrite | Operation::SeqRead)
     }
@@ -235,8 +237,8 @@ impl Work {
     }
 }
 
-/// Calls `step` with 0, 1, 2.. until it says that it is at its end or the time is over; looks at the clock every
-/// `stride` calls, as looking costs more than some operations.
+/// Calls `step` with 0, 1, 2.. until it returns that it is at its end or the time is over; reads the clock
+/// every `stride` calls, since reading it costs more than some operations.
 fn timed(
     limit: Duration,
     stride: u64,
@@ -301,7 +303,7 @@ mod tests {
         for worker in [&work, &second] {
             worker.prepare().expect("prepare");
         }
-        // The second starts after the first has; who starts last empties the file for all.
+        // The second starts after the first; the last to start truncates the file for all.
         let done = work.run(|| assert_eq!(second.run(|| {}).expect("run").operations, 10)).expect("run");
         assert_eq!(done.operations, 10);
         let bytes = fs::read(work.directory().join("data")).expect("there");

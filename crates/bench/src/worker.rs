@@ -1,9 +1,9 @@
 //! Processes that do the work.
 //!
-//! A worker is this same program, called with a hidden sub-command, the phase and a [`Work`] as JSON. It says `ready`
-//! on its standard output when it is at its starting line, starts at the first line on its standard input, and prints a
-//! [`Done`] as JSON. Threads of one process would share a file descriptor table and an address space, whose locks
-//! would be part of what is measured.
+//! A worker is an instance of this program, started with a hidden sub-command, the phase and a [`Work`] as
+//! JSON. It prints `ready` on its standard output when it is prepared, starts at the first line on its
+//! standard input, and prints a [`Done`] as JSON. Threads of one process would share a file descriptor table
+//! and an address space, whose locks would be part of the figures.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,14 +15,14 @@ use crate::piped::Piped;
 use crate::sample::Samples;
 use crate::work::{Done, Work};
 
-/// How this program calls its own sub-commands of `bench`.
+/// The program itself, to call its own sub-commands of `bench`.
 #[derive(Debug, Clone)]
 pub struct Myself {
     program: PathBuf,
 }
 
 impl Myself {
-    /// The running executable.
+    /// Finds the running executable.
     ///
     /// # Errors
     ///
@@ -32,27 +32,27 @@ impl Myself {
         Ok(Myself { program })
     }
 
-    /// A command that calls sub-command `name`.
+    /// Returns a command that calls sub-command `name`.
     pub fn command(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.args(["bench", name]);
         command
     }
 
-    /// The running executable.
+    /// Returns the path of the running executable.
     pub fn program(&self) -> &Path {
         &self.program
     }
 }
 
-/// What the hidden sub-command `worker` does.
+/// Phases of the hidden sub-command `worker`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Phase {
-    /// Makes what every repetition needs.
+    /// Creates the files that every repetition needs.
     Prepare,
-    /// One repetition.
+    /// Runs one repetition.
     Run,
-    /// Removes what was prepared.
+    /// Removes the files again.
     Clean,
 }
 
@@ -62,11 +62,11 @@ impl Phase {
     }
 }
 
-/// The worker's side: does one phase of the work that is given as JSON and prints what it did.
+/// Runs one phase of the work, given as JSON, in a worker, and prints the result.
 ///
 /// # Errors
 ///
-/// Those of the work, and words that are no work.
+/// Those of the work, and JSON that is not a work.
 pub fn serve(phase: Phase, work: &str) -> Result<(), Error> {
     let work: Work = serde_json::from_str(work).map_err(Error::usage)?;
     let done = match phase {
@@ -75,7 +75,7 @@ pub fn serve(phase: Phase, work: &str) -> Result<(), Error> {
         Phase::Run => Some(work.run(|| {
             println!("ready");
             let mut line = String::new();
-            // An end of input means that the parent is gone; then the run is short and its answer goes nowhere.
+            // At the end of input the parent has ended; then the run is short and its result is lost.
             let _ = std::io::stdin().read_line(&mut line);
         })?),
     };
@@ -85,7 +85,7 @@ pub fn serve(phase: Phase, work: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// One repetition of all workers together.
+/// Result of one repetition of all workers together.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
     /// Operations per second, summed over the workers.
@@ -99,11 +99,11 @@ pub struct Measured {
 /// The repetitions of one job.
 #[derive(Debug, Clone, Default)]
 pub struct Series {
-    /// Operations per second.
+    /// Operations per second, summed over the workers.
     pub rates: Samples,
     /// CPU time of the whole machine per operation, in microseconds.
     pub cpu_us: Samples,
-    /// CPU time of the serving processes per operation, in microseconds; empty if they are not known.
+    /// CPU time of the serving processes per operation, in microseconds; empty if they are unknown.
     pub daemon_us: Samples,
 }
 
@@ -118,50 +118,50 @@ impl Series {
     }
 }
 
-/// What several workers do at the same time, again and again.
+/// Work of several concurrent workers, repeated.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// For tables.
+    /// Name in tables.
     pub label: String,
     /// One work per worker.
     pub works: Vec<Work>,
-    /// The kernel's caches are emptied before each repetition (root only).
+    /// The kernel's caches are dropped before each repetition (root only).
     pub cold: bool,
-    /// Processes that serve the file system, whose CPU time is counted by itself.
+    /// Processes that serve the file system, whose CPU time is counted separately.
     pub daemons: Vec<u32>,
 }
 
 impl Job {
-    /// `processes` workers that do `work`, each with its own number.
+    /// Creates a job of `processes` workers that do `work`, each with its own number.
     pub fn new(label: impl Into<String>, work: &Work, processes: usize) -> Job {
         let workers = processes.max(1);
         let works = (0..workers).map(|worker| Work { worker, workers, ..work.clone() }).collect();
         Job { label: label.into(), works, cold: false, daemons: Vec::new() }
     }
 
-    /// Makes the files that every repetition needs.
+    /// Creates the files that every repetition needs.
     ///
     /// # Errors
     ///
-    /// What the workers say.
+    /// Those of the workers.
     pub fn prepare(&self, myself: &Myself) -> Result<(), Error> {
         self.phase(myself, Phase::Prepare)
     }
 
-    /// Removes what was prepared.
+    /// Removes the files of `prepare`.
     ///
     /// # Errors
     ///
-    /// What the workers say.
+    /// Those of the workers.
     pub fn clean(&self, myself: &Myself) -> Result<(), Error> {
         self.phase(myself, Phase::Clean)
     }
 
-    /// One repetition.
+    /// Runs one repetition.
     ///
     /// # Errors
     ///
-    /// What the workers say.
+    /// Those of the workers.
     pub fn run(&self, myself: &Myself) -> Result<Measured, Error> {
         let mut workers: Vec<Running> = Vec::new();
         for work in &self.works {
@@ -204,17 +204,17 @@ impl Job {
     }
 }
 
-/// Which of `count` subjects has its turn when in a round: every other round goes backwards, so that all see the same machine and
-/// a drift of it cancels.
+/// Returns the order of `count` subjects in a round: every other round is reversed, so that all see the same
+/// machine and its drift cancels.
 pub(crate) fn turns(round: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |turn| if round.is_multiple_of(2) { turn } else { count - 1 - turn })
 }
 
-/// Runs `jobs` in turn, `repetitions` times; one series of results per job.
+/// Runs `jobs` in alternation, `repetitions` times; returns one series of results per job.
 ///
 /// # Errors
 ///
-/// The first that any worker reports; files are removed before it is returned.
+/// The first error of any worker; files are removed before it is returned.
 pub fn interleave(myself: &Myself, jobs: &[Job], repetitions: usize) -> Result<Vec<Series>, Error> {
     let mut results = vec![Series::default(); jobs.len()];
     let outcome: Result<(), Error> = (|| {
@@ -235,7 +235,7 @@ pub fn interleave(myself: &Myself, jobs: &[Job], repetitions: usize) -> Result<V
     Ok(results)
 }
 
-/// A worker process; ends with this value.
+/// A worker process, killed on drop.
 struct Running(Piped);
 
 impl Running {
@@ -277,7 +277,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Has no effect on one that has ended and been waited for.
+        // No effect on a process that has ended and been waited for.
         self.0.kill();
         let _ = self.0.wait();
     }

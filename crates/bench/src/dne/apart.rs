@@ -1,6 +1,7 @@
-//! The same creates on file systems that have nothing to do with each other.
+//! The same creates on independent file systems.
 //!
-//! More processes cost more on the same CPUs, whatever they do: each runs with colder caches. This is how much.
+//! More processes cost more on the same CPUs whatever they do, since each runs with colder caches. This
+//! measures how much.
 
 use std::path::PathBuf;
 
@@ -12,7 +13,7 @@ use crate::sample::Samples;
 use crate::team::Team;
 
 impl DneRun<'_> {
-    /// Creates in unique directories on the most MDTs against as many file systems of one MDT each.
+    /// Compares creates in unique directories on the most MDTs with as many file systems of one MDT each.
     pub(super) fn compare_apart(&mut self) -> Result<(), Error> {
         let most = self.arguments.mdts.iter().copied().max().unwrap_or(1).max(1);
         eprintln!("bench dne-scaling: {most} file systems of one MDT");
@@ -33,7 +34,7 @@ impl DneRun<'_> {
         Ok(())
     }
 
-    /// CPU time of a create, run by run.
+    /// Measures the CPU time of a create, run by run.
     fn apart(&self, count: usize) -> Result<Samples, Error> {
         let (program, tasks) = (self.arguments.nacre.find()?, self.arguments.tasks.max(1));
         let mut instances = Vec::new();
@@ -41,7 +42,7 @@ impl DneRun<'_> {
             let options = InstanceOptions { osts: 1, mdts: 1, separate: true, ..InstanceOptions::default() };
             let name = format!("bench-dne-{number}");
             let mut instance = Instance::start(&program, &self.arguments.dir, &name, options)?;
-            // Alone, the one that works would cache more.
+            // A single client would get the exclusive lease and cache more.
             instance.add_mount()?;
             instances.push(instance);
         }
@@ -61,11 +62,11 @@ impl DneRun<'_> {
         let mut cpu_us = Samples::new();
         for run in 0..=self.arguments.common.runs.max(1) {
             for phase in [Phase::Create, Phase::Unlink] {
-                // Another task's directory may be on another file system.
+                // The directory of another task may be on another file system.
                 let (directories, round) = (directories.clone(), run as u64);
                 let order = Order { phase, directories, distance: 0, round, files, bytes: 0 };
                 let (_, spent) = spent_on(&mut team, &order, &processes)?;
-                // The first run opens connections.
+                // The first run includes the setup of connections.
                 if run > 0 && phase == Phase::Create {
                     cpu_us.push(spent / (files * tasks as u64) as f64);
                 }

@@ -1,4 +1,4 @@
-//! What one task does: makes, looks at, reads and removes files in one directory, seen through one mount.
+//! One task: creates, stats, reads and removes files in one directory, through one mount.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +22,7 @@ pub(super) enum Phase {
 impl Phase {
     pub(super) const ALL: [Phase; 4] = [Phase::Create, Phase::Stat, Phase::Read, Phase::Unlink];
 
-    /// As in the talks' tables.
+    /// Returns the name in the talks' tables.
     pub(super) fn label(self) -> &'static str {
         match self {
             Phase::Create => "create",
@@ -33,27 +33,28 @@ impl Phase {
     }
 }
 
-/// What all tasks are told; each takes what is its own by its number.
+/// Order to all tasks; each takes its own part by its rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) phase: Phase,
-    /// Directory of each task, in the name space.
+    /// Directory of each task in the name space.
     pub(super) directories: Vec<PathBuf>,
-    /// Whose files a task looks at, reads and removes: those of the task so many after it.
+    /// Distance in ranks to the task whose files a task uses for stats, reads and removals.
     pub(super) distance: usize,
-    /// Names are new in each round: where a name was before, the kernel asks once more.
+    /// Number of the round, which makes names new: for a name that existed before, the kernel sends one more
+    /// request.
     pub(super) round: u64,
-    /// Files of each task.
+    /// Number of files of each task.
     pub(super) files: u64,
-    /// Bytes that a new file gets, and that are read from it.
+    /// Size of a new file in bytes; also the bytes read from it.
     pub(super) bytes: usize,
 }
 
-/// What a task knows from the start.
+/// Setup of a task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Setup {
     pub(super) rank: usize,
-    /// All mounts; tasks take them in turn.
+    /// All mounts, assigned to tasks round-robin.
     pub(super) mounts: Vec<PathBuf>,
 }
 
@@ -63,8 +64,8 @@ pub(crate) fn serve(setup: &str) -> Result<(), Error> {
     team::serve(|order, barrier| run(&setup, &order, barrier))
 }
 
-/// Files that are looked at, read and removed are those of another task: nobody has them in memory who made them, if there
-/// are several mounts.
+/// Returns the rank of the task that created the files to stat, read and remove: another one, so that with
+/// several mounts the client that created the files does not serve them from its caches.
 fn owner(setup: &Setup, order: &Order) -> usize {
     let distance = if order.phase == Phase::Create { 0 } else { order.distance };
     (setup.rank + distance) % order.directories.len().max(1)
@@ -79,7 +80,8 @@ fn run(setup: &Setup, order: &Order, barrier: &mut Barrier) -> Result<Span, Erro
             .map_err(Error::io("open", &path))?;
     let names: Vec<CString> = (0..order.files)
         .map(|number| {
-            // Not with dots: crush takes some for what marks a temporary file, and all those lie on one MDT.
+            // Hyphens rather than dots: crush takes some dotted names for temporary files and hashes them to
+            // one MDT.
             let name = format!("file.mdtest-{owner}-{}-{number}", order.round);
             CString::new(name.into_bytes()).map_err(|_| Error::Usage("a name has a zero byte".to_owned()))
         })
@@ -99,7 +101,7 @@ fn run(setup: &Setup, order: &Order, barrier: &mut Barrier) -> Result<Span, Erro
                 })
             }
             Phase::Stat => {
-                // By the server, also if the kernel believes to know.
+                // Asks the server even if the kernel has cached attributes.
                 let flags = AtFlags::STATX_FORCE_SYNC;
                 rustix::fs::statx(&directory, name, flags, StatxFlags::BASIC_STATS).map(drop)
             }

@@ -1,4 +1,4 @@
-//! The options of `nacre bench ior`, as those of IOR.
+//! The options of `nacre bench ior`, which are those of IOR.
 
 use std::path::PathBuf;
 
@@ -13,13 +13,13 @@ use nacre_common::size;
     after_help = "Example: nacre bench ior -N 2 -wr -C -F -i 3 -t 1m -b 1m -s 256 -a POSIX -e -o /mnt/nacre/file"
 )]
 pub struct IorArguments {
-    /// The file, or what the names of the tasks' files begin with
+    /// The file, or the prefix of the names of the tasks' files
     #[arg(short = 'o', value_name = "FILE", default_value = "testFile")]
     pub(super) file: PathBuf,
     /// Tasks: processes that work at the same time
     #[arg(short = 'N', short_alias = 'P', long = "processes", value_name = "N", default_value_t = 1)]
     tasks: u64,
-    /// How files are reached; there is POSIX only
+    /// Interface to the files; only POSIX is supported
     #[arg(short = 'a', value_name = "API", default_value = "POSIX")]
     api: String,
     /// Write
@@ -55,25 +55,25 @@ pub struct IorArguments {
     /// Read what the next task wrote
     #[arg(short = 'C')]
     reorder: bool,
-    /// How far away the task is whose data -C reads
+    /// Distance in ranks to the task whose data -C reads
     #[arg(short = 'Q', value_name = "N", default_value_t = 1)]
     distance: u64,
-    /// Read what another task wrote, by chance, every task's once
+    /// Read what another task wrote, in a random permutation of the tasks
     #[arg(short = 'Z')]
     reorder_random: bool,
     /// Seed of -Z
     #[arg(short = 'X', value_name = "SEED", default_value_t = 0)]
     pub(super) reorder_seed: u64,
-    /// Transfers of a block in a random order; in a file of all, shared out among the tasks
+    /// Transfers of a block in a random order; in a common file, distributed over the tasks
     #[arg(short = 'z')]
     random: bool,
     /// Seed of -z
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     random_offset_seed: u64,
-    /// fsync after writing, in the time
+    /// fsync after writing, within the timed part
     #[arg(short = 'e')]
     pub(super) sync: bool,
-    /// Write into files that are there rather than removing them first
+    /// Write into existing files rather than removing them first
     #[arg(short = 'E')]
     pub(super) use_existing: bool,
     /// Keep the files
@@ -82,10 +82,10 @@ pub struct IorArguments {
     /// O_DIRECT
     #[arg(short = 'B', long = "posix.odirect")]
     pub(super) direct: bool,
-    /// End each phase after so many seconds; reading ends where writing did
+    /// End each phase after this many seconds; reading ends where writing did
     #[arg(short = 'D', value_name = "SECONDS", default_value_t = 0)]
     pub(super) deadline_s: u64,
-    /// Begin no repetition after so many minutes
+    /// Begin no repetition after this many minutes
     #[arg(short = 'T', value_name = "MINUTES", default_value_t = 0)]
     pub(super) minutes_max: u64,
     /// A file name of its own for each repetition
@@ -120,7 +120,7 @@ pub struct IorArguments {
     pub(super) json: bool,
 }
 
-/// What `-O` and its long forms say.
+/// Values of `-O` and its long forms.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Directives {
     pub(super) striping: Striping,
@@ -133,7 +133,7 @@ impl Directives {
         let number = || value.parse::<i32>().map_err(|_| wrong());
         let striping = &mut self.striping;
         match name.to_ascii_lowercase().as_str() {
-            // 0 is what the directory says, as if nothing were said.
+            // 0 is the directory's default, the same as no option.
             "lustrestripecount" => match number()? {
                 0 => striping.count = None,
                 count @ (-1 | 1..) => striping.count = Some(count),
@@ -167,7 +167,7 @@ impl IorArguments {
         self.read || self.check_read || !(self.write || self.check_write)
     }
 
-    /// The seed of data that somebody compares, or that was asked for.
+    /// Returns the seed of the data if it is compared, or if a seed was given.
     pub(super) fn data_seed(&self) -> Option<u64> {
         let compared = self.check_write || self.check_read;
         self.signature.or(compared.then_some(0))

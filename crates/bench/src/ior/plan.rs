@@ -1,32 +1,33 @@
-//! Which task transfers what, in which order. Pure.
+//! Transfers of each task and their order. Pure.
 
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// Transfers of a segment, all tasks together, that may be put into a random order: each takes memory.
+/// Transfers of a segment, over all tasks, that may be shuffled: each takes memory.
 const RANDOM_TRANSFERS_MAX: u64 = 1 << 24;
 
-/// Sizes of a run. Every task writes `segments` blocks, each in transfers of the same size.
+/// Sizes of a run. Every task writes `segments` blocks in transfers of the same size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Plan {
-    /// Bytes of a read or write.
+    /// Size of a read or write in bytes.
     pub(super) transfer: u64,
     /// Contiguous bytes of a task.
     pub(super) block: u64,
-    /// Blocks of each task.
+    /// Number of blocks of each task.
     pub(super) segments: u64,
-    /// Tasks.
+    /// Number of tasks.
     pub(super) tasks: u64,
-    /// A file for each task; otherwise the blocks of all tasks take turns in one.
+    /// One file per task; otherwise the blocks of all tasks alternate in a common one.
     pub(super) file_per_task: bool,
-    /// Transfers of a segment in the order of this seed; in a common file shared out among the tasks anew.
+    /// Seed of the order of a segment's transfers; in a common file, they are also redistributed over the
+    /// tasks.
     pub(super) random: Option<u64>,
 }
 
 impl Plan {
-    /// Refuses sizes that do not fit each other.
+    /// Rejects sizes that are not multiples of each other.
     pub(super) fn checked(self) -> Result<Plan, Error> {
         let usage = |text: &str| Err(Error::Usage(text.to_owned()));
         if self.transfer == 0 || self.block == 0 || self.segments == 0 || self.tasks == 0 {
@@ -48,17 +49,17 @@ impl Plan {
         Ok(self)
     }
 
-    /// Bytes of all files together.
+    /// Returns the size of all files together in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.block * self.segments * self.tasks
     }
 
-    /// Bytes of the file of a task, or of the common one.
+    /// Returns the size in bytes of a task's file, or of the common one.
     pub(super) fn file_bytes(&self) -> u64 {
         if self.file_per_task { self.block * self.segments } else { self.bytes() }
     }
 
-    /// The offsets at which the task with this number transfers within a segment, which is where each begins.
+    /// Returns the offsets of a task's transfers within a segment.
     fn within(&self, rank: u64) -> Vec<u64> {
         let count = self.block / self.transfer;
         let offset = |number: u64| number * self.transfer;
@@ -78,7 +79,7 @@ impl Plan {
         }
     }
 
-    /// All offsets of a task in its order.
+    /// Returns all offsets of a task in its order.
     pub(super) fn offsets(&self, rank: u64) -> impl Iterator<Item = u64> + use<> {
         let within = self.within(rank);
         let segment = if self.file_per_task { self.block } else { self.block * self.tasks };
@@ -89,19 +90,19 @@ impl Plan {
     }
 }
 
-/// Whose data each task reads: its own, or that of another.
+/// Whose data each task reads: its own or another task's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reorder {
-    /// Its own.
+    /// Its own data.
     None,
-    /// That of the task so many further on.
+    /// The data of the task this many ranks further on.
     Constant(u64),
-    /// Every task's is read by one other or the same, as the seed has it.
+    /// A random permutation of the tasks, from this seed.
     Random(u64),
 }
 
 impl Reorder {
-    /// For every task the one whose data it reads.
+    /// Returns, for every task, the task whose data it reads.
     pub(super) fn ranks(self, tasks: u64) -> Vec<u64> {
         match self {
             Reorder::None => (0..tasks).collect(),

@@ -9,7 +9,7 @@ use super::task::{Access, Times};
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// One phase of one repetition, all tasks together. Names as in IOR's JSON.
+/// One phase of one repetition, all tasks together. Field names as in IOR's JSON.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Line {
@@ -30,13 +30,14 @@ pub(super) struct Line {
     repetition: u64,
     bytes: u64,
     transfers: u64,
-    /// Transfers that did not bring what was written.
+    /// Transfers whose data differed from what was written.
     errors: u64,
 }
 
 impl Line {
-    /// What the tasks' times come to: bandwidth over the time from the first open to the last close, operations per second over
-    /// that of the transfers, latency that of the task with the best mean. IOR's definitions.
+    /// Aggregates the tasks' times by IOR's definitions: bandwidth over the time from the first open to the
+    /// last close, operations per second over the time of the transfers, latency of the task with the best
+    /// mean.
     pub(super) fn new(access: Access, plan: &Plan, times: &[Times], repetition: u64) -> Line {
         let seconds = |of: fn(&Times) -> (u64, u64)| {
             let start = times.iter().map(|times| of(times).0).min().unwrap_or(0);
@@ -69,17 +70,17 @@ impl Line {
         }
     }
 
-    /// `write` or `read`, and bytes per second.
+    /// Returns `write` or `read`, and bytes per second.
     pub(super) fn bandwidth(&self) -> (&'static str, f64) {
         (self.access, self.bandwidth_mib * MIB)
     }
 
-    /// Transfers that did not bring what was written.
+    /// Returns the number of transfers whose data differed from what was written.
     pub(super) fn errors(&self) -> u64 {
         self.errors
     }
 
-    /// The row of the table, with its line end.
+    /// Returns the row of the table, with its line end.
     pub(super) fn row(&self) -> String {
         let mut text = format!("{:<10}", self.access);
         for value in [self.bandwidth_mib, self.iops] {
@@ -101,7 +102,7 @@ impl Line {
     }
 }
 
-/// Ten places, and as many decimals as a number of this size needs: IOR's form.
+/// Formats a number like IOR: ten characters, with as many decimals as its size allows.
 fn number(value: f64) -> String {
     match value {
         value if value < 1.0 => format!("{value:<10.6}"),
@@ -110,7 +111,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// The head of the table.
+/// Head of the table.
 pub(super) const HEADING: &str = "\
 access    bw(MiB/s)  IOPS       Latency(s)  block(KiB) xfer(KiB)  open(s)    wr/rd(s)   close(s)   total(s)   iter
 ------    ---------  ----       ----------  ---------- ---------  --------   --------   --------   --------   ----
@@ -136,7 +137,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// Of the lines of `operation`; `None` if there are none.
+    /// Summarises the lines of `operation`; `None` if there are none.
     pub(super) fn new(operation: &'static str, plan: &Plan, lines: &[Line]) -> Option<Summary> {
         let of: Vec<&Line> = lines.iter().filter(|line| line.access == operation).collect();
         let bandwidths: Vec<f64> = of.iter().map(|line| line.bandwidth_mib).collect();
@@ -148,7 +149,7 @@ impl Summary {
             max_mib: bandwidths.iter().copied().reduce(f64::max)?,
             min_mib: bandwidths.iter().copied().reduce(f64::min)?,
             mean_mib,
-            // That of all values rather than of a sample, as IOR has it.
+            // Deviation of the population rather than of a sample, as in IOR.
             deviation_mib: (squares / count).sqrt(),
             mean_time: of.iter().map(|line| line.total_time).sum::<f64>() / count,
             per_transfer: MIB / plan.transfer as f64,
@@ -156,7 +157,7 @@ impl Summary {
     }
 }
 
-/// What the columns to the right show of how a run was made.
+/// Parameters of the run in the columns on the right.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shown {
     pub(super) repetitions: u64,
@@ -166,7 +167,7 @@ pub(super) struct Shown {
     pub(super) seed: u64,
 }
 
-/// The last table.
+/// Returns the last table.
 pub(super) fn summary(summaries: &[Summary], plan: &Plan, shown: Shown) -> String {
     let mut text = "\nSummary of all tests:\n\
         Operation   Max(MiB)   Min(MiB)  Mean(MiB)     StdDev   Max(OPs)   Min(OPs)  Mean(OPs)     StdDev    Mean(s) \

@@ -1,4 +1,4 @@
-//! What one task of ior does: opens its file, transfers, closes.
+//! One task of ior: opens its file, transfers, closes.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -14,37 +14,37 @@ use crate::pattern;
 use crate::striping::Striping;
 use crate::team::{self, Barrier, now_ns};
 
-/// What a task knows from the start.
+/// Setup of a task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Setup {
     pub(super) plan: Plan,
     pub(super) rank: u64,
-    /// The file, or what the names of the tasks' files begin with.
+    /// The file, or the prefix of the names of the tasks' files.
     pub(super) path: PathBuf,
     pub(super) direct: bool,
-    /// fsync after the last write.
+    /// Calls fsync after the last write.
     pub(super) sync: bool,
-    /// Everybody waits for everybody between open, transfers and close.
+    /// Barriers of all tasks between open, transfers and close.
     pub(super) barriers: bool,
-    /// Data follows from this seed and its place; without one it is the same everywhere.
+    /// Seed of the data, which depends on its offset; without a seed all data is the same.
     pub(super) seed: Option<u64>,
-    /// A phase ends after so many seconds; 0 for never.
+    /// Deadline of a phase in seconds; 0 for none.
     pub(super) deadline_s: u64,
     pub(super) striping: Striping,
-    /// A name of its own for each repetition.
+    /// A different name for each repetition.
     pub(super) multi_file: bool,
 }
 
-/// Which way data goes.
+/// Direction of transfers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Access {
     Write,
     Read,
-    /// A read whose data is compared.
+    /// A read with comparison of the data.
     Check,
 }
 
-/// What all tasks are told.
+/// Order to all tasks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Order {
     Remove {
@@ -53,25 +53,25 @@ pub(super) enum Order {
     Transfer {
         access: Access,
         repetition: u64,
-        /// Whose data each task works on.
+        /// Rank of the task whose data each task works on.
         ranks: Vec<u64>,
-        /// How many transfers of each task's data there are.
+        /// Number of transfers of each task's data.
         counts: Vec<u64>,
     },
 }
 
-/// When what began and ended by the host's clock, and what was transferred.
+/// Start and end of each step by the host's clock, and what was transferred.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Times {
     pub(super) open_ns: (u64, u64),
     pub(super) access_ns: (u64, u64),
     pub(super) close_ns: (u64, u64),
     pub(super) transfers: u64,
-    /// Transfers that did not bring what was written.
+    /// Transfers whose data differed from what was written.
     pub(super) errors: u64,
 }
 
-/// The name of a task's file.
+/// Returns the name of a task's file.
 pub(super) fn file_name(setup: &Setup, repetition: u64, rank: u64) -> PathBuf {
     let mut name = setup.path.clone().into_os_string();
     if setup.multi_file {
@@ -140,7 +140,8 @@ fn transfer(
     Ok(times)
 }
 
-/// Opens the file, which the first to write makes. One that is to be striped is made by one task before the others open it.
+/// Opens the file; the first task to write creates it. A file with stripes is created by one task before the
+/// others open it.
 fn open(setup: &Setup, access: Access, path: &Path, barrier: &mut Barrier) -> Result<File, Error> {
     let flags = if setup.direct { O_DIRECT } else { 0 };
     let writes = access == Access::Write;
@@ -194,7 +195,7 @@ fn move_data(
             }
             Access::Read => file.read_exact_at(bytes, offset).map_err(Error::io("read", path))?,
             Access::Check => {
-                // What was there before must not pass for what was read.
+                // Stale content must not be taken for data that was read.
                 bytes.fill(0);
                 file.read_exact_at(bytes, offset).map_err(Error::io("read", path))?;
                 if let Some(wrong) = pattern::mismatch(bytes, setup.seed.unwrap_or(0), file_number, offset) {

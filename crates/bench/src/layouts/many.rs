@@ -1,4 +1,4 @@
-//! Files of many components and of many stripes: what opening, writing and reading them takes.
+//! Files of many components and of many stripes: the time to open, write and read them.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -13,13 +13,13 @@ use crate::report::{Against, Row, Unit};
 use crate::sample::Samples;
 use crate::worker::turns;
 
-/// Bytes of a component, and of a stripe of the file of many.
+/// Size in bytes of a component, and of a stripe of the file with many.
 const COMPONENT_BYTES: u64 = 1 << 20;
 const STRIPE_BYTES: u64 = 64 << 10;
-/// Bytes of each write and read.
+/// Size of each write and read in bytes.
 const PIECE: usize = 4096;
 
-/// What is done to a file, with the number of places that are touched.
+/// Figures of the operations on a file, with the number of places touched.
 #[derive(Default)]
 struct Figures {
     open: Samples,
@@ -28,7 +28,8 @@ struct Figures {
 }
 
 impl LayoutsRun<'_> {
-    /// One file each of many components and of many stripes, and one of a single stripe touched at the same places.
+    /// Compares a file of many components, a file of many stripes, and a file of a single stripe touched at
+    /// the same places.
     pub(super) fn many(&mut self) -> Result<(), Error> {
         let instance = self.instance(false, false)?;
         let (components, stripes) = (self.arguments.components.max(2), self.arguments.stripes.max(2));

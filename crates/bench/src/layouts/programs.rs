@@ -13,15 +13,16 @@ use crate::report::{Against, Row, Target, Unit};
 use crate::sample::Samples;
 use crate::worker::turns;
 
-/// Entries that `lfs` is to look at per second, one process.
+/// Target: entries per second that `lfs` visits with one process.
 const ENTRIES_PER_SECOND: f64 = 100_000.0;
-/// Files of a directory.
+/// Number of files per directory.
 const PER_DIRECTORY: u64 = 1_000;
-/// A migration is to reach this part of a copy's bandwidth.
+/// Target: bandwidth of a migration relative to a copy.
 const MIGRATE_RATIO: f64 = 0.8;
 
 impl LayoutsRun<'_> {
-    /// Entries per second of `lfs getstripe -r` and `lfs find`, names in the kernel's caches or not.
+    /// Measures entries per second of `lfs getstripe -r` and `lfs find`, with the kernel's caches warm and
+    /// cold.
     pub(super) fn list(&mut self) -> Result<(), Error> {
         let instance = self.instance(false, false)?;
         let directory = instance.work_directory("many")?;
@@ -34,7 +35,7 @@ impl LayoutsRun<'_> {
             let mut samples = Samples::new();
             for _ in 0..self.arguments.common.runs.max(1) {
                 machine::drop_caches()?;
-                // The path comes before the conditions of a search, and at the end of getstripe's.
+                // The path precedes the conditions of `find`, and is the last argument of `getstripe`.
                 let mut words: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
                 words.insert(if words[1] == "find" { 2 } else { words.len() }, directory.as_os_str());
                 samples.push(entries as f64 / seconds(&self.program, &words)?);
@@ -46,7 +47,8 @@ impl LayoutsRun<'_> {
         Ok(())
     }
 
-    /// A file of one stripe, migrated to two and copied to one of two, both from and to the servers' memory.
+    /// Compares migrating a file of one stripe to two with copying it to a file of two, both within the
+    /// servers' memory.
     pub(super) fn migrate(&mut self) -> Result<(), Error> {
         let instance = self.instance(false, false)?;
         let directory = instance.work_directory("migrate")?;
@@ -89,7 +91,7 @@ impl LayoutsRun<'_> {
     }
 }
 
-/// Empty files, a thousand to a directory; returns how many entries there are, directories included.
+/// Creates empty files, a thousand per directory; returns the number of entries, directories included.
 fn grow(directory: &Path, files: u64) -> Result<u64, Error> {
     for number in 0..files {
         let below = directory.join(format!("d{}", number / PER_DIRECTORY));
@@ -102,7 +104,7 @@ fn grow(directory: &Path, files: u64) -> Result<u64, Error> {
     Ok(files + files.div_ceil(PER_DIRECTORY) + 1)
 }
 
-/// What a program takes; its output goes nowhere.
+/// Returns the run time of a program in seconds; its output is discarded.
 pub(super) fn seconds(program: &Path, words: &[&OsStr]) -> Result<f64, Error> {
     let start = Instant::now();
     let output = Command::new(program)

@@ -1,4 +1,4 @@
-//! `nacre rebalance`: as fast as a copy without its limit, and what it takes from others with it.
+//! `nacre rebalance`: its speed without a limit against a copy, and what foreground work loses with a limit.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,14 +15,14 @@ use crate::sample::Samples;
 use crate::work::{Operation, Work};
 use crate::worker::{Job, turns};
 
-/// Files that are moved.
+/// Number of files to move.
 const FILES: usize = 8;
-/// Moving is to reach this part of a copy's bandwidth.
+/// Target: bandwidth of moving without a limit, relative to a copy.
 const COPY_RATIO: f64 = 0.8;
-/// What others are to keep beside it.
+/// Target: share of its rate that foreground work keeps during a rebalance.
 const FOREGROUND_RATIO: f64 = 0.8;
 
-/// A rebalance in the background; it ends with this value.
+/// A rebalance in the background, killed on drop.
 struct Background(Child);
 
 impl Background {
@@ -36,7 +36,7 @@ impl Background {
         command.spawn().map(Background).map_err(Error::io("start", program))
     }
 
-    /// False if there was nothing left to do.
+    /// Returns false if there was nothing left to do.
     fn is_running(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
@@ -44,14 +44,14 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // What it was moving stays as it was.
+        // A file in the middle of its move keeps its old objects.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 impl LayoutsRun<'_> {
-    /// Both figures, in one process.
+    /// Measures both, with servers in one process.
     pub(super) fn rebalance(&mut self) -> Result<(), Error> {
         let instance = self.instance(false, false)?;
         let directory = instance.work_directory("moved")?;
@@ -69,7 +69,7 @@ impl LayoutsRun<'_> {
         rates.into_iter().try_for_each(|rate| self.foreground(&instance, &files, rate))
     }
 
-    /// A stream and small files beside a rebalance with this limit.
+    /// Measures a stream and small files during a rebalance with this limit.
     fn foreground(&mut self, instance: &Instance, files: &[PathBuf], rate: Option<u64>) -> Result<(), Error> {
         let name = rate.map_or("foreground".to_owned(), |rate| format!("foreground{rate}"));
         let work = instance.work_directory(&name)?;
@@ -84,7 +84,7 @@ impl LayoutsRun<'_> {
         self.beside(instance, files, rate, label("files of 4 KiB created"), &job)
     }
 
-    /// All files on the first OST.
+    /// Moves all files to the first OST.
     fn gather(&self, files: &[PathBuf]) -> Result<(), Error> {
         let words = ["lfs", "migrate", "-c", "1", "-i", "0"].map(OsStr::new);
         let words: Vec<&OsStr> = words.into_iter().chain(files.iter().map(|file| file.as_os_str())).collect();
@@ -131,7 +131,7 @@ impl LayoutsRun<'_> {
         Ok(())
     }
 
-    /// `job` while a rebalance with this limit runs, and alone.
+    /// Compares `job` during a rebalance with this limit with `job` alone.
     fn beside(
         &mut self,
         instance: &Instance,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-/// Bytes per second that memcpy moves between two buffers of `size` bytes.
+/// Measures memcpy between two buffers of `size` bytes, in bytes per second.
 pub(super) fn copy_bytes_per_second(size: usize, seconds: f64) -> f64 {
     let source = vec![1u8; size];
     let mut target = vec![0u8; size];
@@ -16,7 +16,7 @@ pub(super) fn copy_bytes_per_second(size: usize, seconds: f64) -> f64 {
     copied as f64 / start.elapsed().as_secs_f64()
 }
 
-/// How often per second the kernel can be entered and left.
+/// Measures how often per second the kernel can be entered and left.
 pub(super) fn system_calls_per_second(seconds: f64) -> f64 {
     let start = Instant::now();
     let mut calls = 0u64;

@@ -1,4 +1,5 @@
-//! Loopback sockets, with the two ends on the same CPU, on different CPUs, or wherever the scheduler puts them.
+//! Loopback sockets, with the two ends on the same CPU, on different CPUs, or where the scheduler places
+//! them.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -13,7 +14,7 @@ use crate::error::Error;
 /// Size of a small message: about that of a request without names.
 const MESSAGE_BYTES: usize = 128;
 
-/// Which sockets.
+/// Kind of sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// TCP over loopback, without Nagle's delay.
@@ -31,19 +32,19 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Where the two ends of a connection run.
+/// CPUs of the two ends of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
     /// Both on the first CPU.
     SameCpu,
     /// On the first and the last CPU.
     CrossCpu,
-    /// Wherever the scheduler puts them.
+    /// Where the scheduler places them.
     Free,
 }
 
 impl Placement {
-    /// All of them, in the order of a table.
+    /// All placements, in the order of the table.
     pub const ALL: [Placement; 3] = [Placement::SameCpu, Placement::CrossCpu, Placement::Free];
 
     fn cpus(self) -> [Option<usize>; 2] {
@@ -110,11 +111,12 @@ fn pin(cpu: Option<usize>) {
     }
 }
 
-/// Round trips of small messages per second over one connection, each end a thread that blocks in read.
+/// Measures round trips of small messages per second over one connection, each end a thread that blocks in
+/// read.
 ///
 /// # Errors
 ///
-/// What sockets say, e.g. without a loopback interface.
+/// Errors of sockets, e.g. without a loopback interface.
 pub fn round_trips_per_second(kind: Kind, placement: Placement, seconds: f64) -> Result<f64, Error> {
     let (mut client, mut server) = pair(kind).map_err(Error::io("connect", "loopback"))?;
     let [client_cpu, server_cpu] = placement.cpus();
@@ -142,12 +144,12 @@ pub fn round_trips_per_second(kind: Kind, placement: Placement, seconds: f64) ->
     rate
 }
 
-/// Bytes per second that `streams` connections carry together, in messages of 1 MiB, one writing and one reading
-/// thread each.
+/// Measures the bytes per second of `streams` connections together, in messages of 1 MiB, with one writing
+/// and one reading thread each.
 ///
 /// # Errors
 ///
-/// What sockets say, e.g. without a loopback interface.
+/// Errors of sockets, e.g. without a loopback interface.
 pub fn stream_bytes_per_second(kind: Kind, streams: usize, seconds: f64) -> Result<f64, Error> {
     let received = Arc::new(AtomicU64::new(0));
     let mut threads = Vec::new();
@@ -167,14 +169,14 @@ pub fn stream_bytes_per_second(kind: Kind, streams: usize, seconds: f64) -> Resu
             }
         }));
     }
-    // The first tenth fills socket buffers and lets TCP find its window; it is left out.
+    // The first tenth fills socket buffers and grows TCP's window; it is left out.
     std::thread::sleep(Duration::from_secs_f64(seconds * 0.1));
     let (start, before) = (Instant::now(), received.load(Ordering::Relaxed));
     std::thread::sleep(Duration::from_secs_f64(seconds));
     let bytes = received.load(Ordering::Relaxed) - before;
     let rate = bytes as f64 / start.elapsed().as_secs_f64();
     for handle in handles {
-        // Wakes both ends; an end that is gone already is as good.
+        // Wakes both ends; an error means that an end is closed already.
         let _ = handle.close();
     }
     for thread in threads {

@@ -1,4 +1,4 @@
-//! The bounds: what the engine asks of its store, without the engine, and the same of hash maps.
+//! The upper bounds: the engine's accesses to its store without the engine, and the same on hash maps.
 
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
@@ -22,11 +22,11 @@ fn failed(error: MetaError) -> Error {
     Error::Server { what: "the metadata store".to_owned(), reason: error.to_string() }
 }
 
-/// Directory, position and name, as the engine has it.
+/// Builds the key of directory, position and name in the engine's format.
 fn dirent_key(directory: &Fid, thread: usize, number: u32) -> [u8; KEY_LEN] {
     let mut key = [0; KEY_LEN];
     key[..FID_BYTES].copy_from_slice(&directory.to_key());
-    // Positions are hashes there: anywhere in the directory.
+    // The engine's positions are hashes, which spread over the directory.
     let hash = (u64::from(number) + 1 + ((thread as u64) << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     key[FID_BYTES..FID_BYTES + 8].copy_from_slice(&hash.to_be_bytes());
     key[FID_BYTES + 8..].copy_from_slice(&name_of(thread, number));
@@ -41,7 +41,7 @@ fn fid_of(thread: usize, number: u32) -> Fid {
     Fid::new(0x2_0000_0402 + thread as u64, number + 1, 0)
 }
 
-/// Records with the lengths that the engine's have.
+/// Records of the same lengths as the engine's.
 struct Values {
     file: Vec<u8>,
     directory: Vec<u8>,
@@ -64,19 +64,19 @@ impl Values {
     }
 }
 
-/// A metadata store that gets what the engine's gets.
+/// A metadata store with the engine's accesses.
 pub(super) struct Bare {
     store: MetaStore,
     values: Values,
-    /// Files of each thread.
+    /// Number of files of each thread.
     files: u32,
     shared: bool,
-    /// The service orders what changes one directory; two threads in one do so here.
+    /// Serialises changes of one directory by two threads, as the service does.
     order: Mutex<()>,
 }
 
 impl Bare {
-    /// Makes one in `dir`; with `shared` all threads work in one directory.
+    /// Creates a store in `dir`; with `shared` all threads work in one directory.
     pub(super) fn make(dir: &Path, files: u32, shared: bool) -> Result<Bare, Error> {
         let options = MetaStoreOptions { create: true, ..MetaStoreOptions::default() };
         let store = MetaStore::open(dir, options).map_err(failed)?;
@@ -92,7 +92,7 @@ impl Bare {
         self.store.commit(batch).map(drop).map_err(failed)
     }
 
-    /// A name, an inode and the directory's inode, in one batch.
+    /// Writes a name, an inode and the directory's inode in one batch.
     fn create(&self, thread: usize) -> Result<u64, Error> {
         let directory = directory_of(thread, self.shared);
         let mut batch = Batch::new();
@@ -106,7 +106,7 @@ impl Bare {
         Ok(u64::from(self.files))
     }
 
-    /// A name, if asked for, and an inode.
+    /// Reads an inode, and with `by_name` its name first.
     fn stat(&self, thread: usize, by_name: bool) -> Result<u64, Error> {
         let directory = directory_of(thread, self.shared);
         for number in 0..self.files {
@@ -125,7 +125,7 @@ impl Bare {
         }
     }
 
-    /// All names of a directory, each with its inode.
+    /// Reads all names of a directory, each with its inode.
     fn read_dir(&self, thread: usize) -> Result<u64, Error> {
         let directory = directory_of(thread, self.shared);
         let (mut numbers, mut count) = (Vec::new(), 0);
@@ -158,7 +158,7 @@ impl Bare {
     }
 }
 
-/// The store alone has no names of phases of its own: by name is two reads, by FID one.
+/// The phases as reads of the store: a stat by name is two reads, by FID one.
 impl Subject for Bare {
     fn act(&self, phase: Phase, thread: usize) -> Result<u64, Error> {
         match phase {
@@ -175,7 +175,7 @@ impl Subject for Bare {
     }
 }
 
-/// Names and inodes in the standard library's hash maps: what memory alone would allow.
+/// Names and inodes in the standard library's hash maps: the bound that memory alone sets.
 pub(super) struct HashMaps {
     maps: Mutex<Maps>,
     values: Values,
@@ -220,7 +220,7 @@ impl Subject for HashMaps {
             }),
             Phase::Stat => stat(true),
             Phase::GetAttr => stat(false),
-            // In no order.
+            // Unordered.
             Phase::ReadDir => {
                 let maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
                 maps.names.iter().map(|entry| std::hint::black_box(entry.1.len()).min(1) as u64).sum()

@@ -1,4 +1,4 @@
-//! An MDT in this process, and threads that ask it.
+//! An MDT in this process, and threads that send it requests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use nacre_wire::mds::{DataUpdate, LockRange, MdsAnswer, MdsReply, MdsRequest, Ne
 use super::Scene;
 use crate::error::Error;
 
-/// Bytes of a page of a listing, as clients ask for.
+/// Size of a page of a listing in bytes, as in clients' requests.
 const PAGE_BYTES: u32 = 1 << 20;
-/// Digits of a file's number: names have one length.
+/// Digits of a file's number, fixed so that all names have the same length.
 const DIGITS: usize = 8;
-/// Bytes of a name.
+/// Length of a name in bytes.
 pub(super) const NAME_LEN: usize = 7 + DIGITS;
 
-/// The name of file `number` of a thread, made without an allocation.
+/// Builds the name of file `number` of a thread without an allocation.
 pub(super) fn name_of(thread: usize, mut number: u32) -> [u8; NAME_LEN] {
     let mut name = *b"file.a.00000000";
     name[5] = b'a' + (thread % 26) as u8;
@@ -50,13 +50,13 @@ fn config(cached_inodes: usize) -> MdsConfig {
 }
 
 impl Engine {
-    /// Makes an MDT in `dir` and opens it.
+    /// Creates an MDT in `dir` and opens it.
     pub(super) fn make(dir: &Path, cached_inodes: usize) -> Result<Engine, Error> {
         Mds::format(dir, &config(cached_inodes)).map_err(failed("format"))?;
         Engine::open(dir, cached_inodes)
     }
 
-    /// Opens the one in `dir`.
+    /// Opens the MDT in `dir`.
     pub(super) fn open(dir: &Path, cached_inodes: usize) -> Result<Engine, Error> {
         let mds = Mds::open(dir, config(cached_inodes), Vec::new()).map_err(failed("open"))?;
         let client = ClientUuid([7; 16]);
@@ -65,12 +65,12 @@ impl Engine {
         Ok(Engine { mds, export, cred: Cred::system() })
     }
 
-    /// Makes everything durable.
+    /// Makes all changes durable.
     pub(super) fn commit(&self) -> Result<(), Error> {
         self.call(&MdsRequest::Commit { upto: TransNo(u64::MAX) }, None).map(drop)
     }
 
-    /// Stops in order.
+    /// Stops the MDT cleanly.
     pub(super) fn stop(self) -> Result<(), Error> {
         self.mds.stop().map_err(failed("stop"))
     }
@@ -84,7 +84,7 @@ impl Engine {
         })
     }
 
-    /// FIDs that nobody has, from a sequence of their own.
+    /// Reserves a sequence of unused FIDs.
     pub(super) fn sequence(&self) -> Result<u64, Error> {
         match self.call(&MdsRequest::AllocateSequence, None)?.reply {
             MdsReply::Sequence(sequence) => Ok(sequence),
@@ -92,12 +92,12 @@ impl Engine {
         }
     }
 
-    /// Makes a directory in the root.
+    /// Creates a directory in the root.
     pub(super) fn make_directory(&self, name: &[u8], fid: Fid) -> Result<(), Error> {
         self.create(Fid::ROOT, name, fid, NewFile::Directory, 0o777)
     }
 
-    /// Makes an empty file.
+    /// Creates an empty file.
     pub(super) fn make_file(&self, parent: Fid, name: &[u8], fid: Fid) -> Result<(), Error> {
         let mode = FileKind::Regular.mode_bits() | 0o644;
         self.create(parent, name, fid, NewFile::Node { rdev: 0 }, mode)
@@ -109,7 +109,7 @@ impl Engine {
         self.call(&request, None).map(drop)
     }
 
-    /// Looks a name up.
+    /// Looks up a name.
     pub(super) fn look_up(&self, parent: Fid, name: &[u8]) -> Result<Fid, Error> {
         match self.call(&MdsRequest::Lookup { parent, name }, None)?.reply {
             MdsReply::Entry { attr: Some(attr), .. } => Ok(attr.fid),
@@ -122,17 +122,17 @@ fn unexpected(reply: &MdsReply) -> Error {
     Error::Server { what: "the MDT".to_owned(), reason: format!("answered {reply:?}") }
 }
 
-/// The files of a scene: number, places and FIDs.
+/// The files of a scene: number, directories and FIDs.
 pub(super) struct Files {
     scene: Scene,
     count: u32,
     directories: Vec<Fid>,
-    /// Sequences of each thread's FIDs.
+    /// Sequences of FIDs by thread.
     sequences: Vec<Vec<u64>>,
 }
 
 impl Files {
-    /// Makes the directories.
+    /// Creates the directories.
     pub(super) fn new(engine: &Engine, scene: Scene, count: u32) -> Result<Files, Error> {
         let sequence = engine.sequence()?;
         let mut directories = Vec::new();

@@ -1,7 +1,8 @@
-//! An MDT with many inodes: its memory, and how long it takes to open after a stop and after a kill.
+//! An MDT with many inodes: its memory, and the time to open it after a clean stop and after a kill.
 //!
-//! Each step is a process of its own, so that memory is that of the step: one fills the MDT through its engine and stops it,
-//! one opens it, looks at names all over it, makes some more and is killed, and one opens what that left.
+//! Each step is a process of its own, so that its memory is that of the step: one fills the MDT through its
+//! engine and stops it, one opens it, looks up names all over it, creates more and is killed, and one opens
+//! what that left.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,22 +22,23 @@ use crate::sample::Samples;
 use crate::team::{self, Team};
 use crate::worker::Myself;
 
-/// Longest time that an MDT may take to open.
+/// Limit of the time to open an MDT, in seconds.
 const OPEN_SECONDS: f64 = 5.0;
-/// Names that are looked at in no order after it was opened.
+/// Random lookups after opening.
 const LOOKS: u64 = 100_000;
-/// Files that are made before the kill: some tens of MiB of log.
+/// Files created before the kill: some tens of MiB of log.
 const LATE_FILES: u32 = 50_000;
-/// Rounds have names of their own, by a letter.
+/// Rounds, at most: the names of each have their own letter.
 const ROUNDS_MAX: usize = 26;
-/// Time between two looks at memory.
+/// Interval of sampling memory.
 const WATCH: Duration = Duration::from_millis(200);
-/// Bytes of memory for one inode record in the cache: the record itself, its name, its places in two tables.
+/// Memory of one inode record in the cache, in bytes: the record itself, its name, its entries in two tables.
 const CACHED_INODE_BYTES: u64 = 512;
-/// What an MDT takes whatever its cache: the store's recent changes twice over, the copy that a checkpoint sorts, buffers.
+/// Memory of an MDT regardless of its cache, in bytes: the store's overlay twice, the copy that a checkpoint
+/// sorts, buffers.
 const FIXED_BYTES: u64 = 192 << 20;
 
-/// What a process does.
+/// Setup of a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Setup {
     dir: PathBuf,
@@ -46,18 +48,18 @@ pub(super) struct Setup {
     threads: usize,
 }
 
-/// A step; each process is given one.
+/// A step, one per process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Step {
-    /// Makes the MDT, fills it, and stops it.
+    /// Creates the MDT, fills it, and stops it.
     Fill,
-    /// Opens it, looks at names, makes files under names of this number; then the process is killed.
+    /// Opens it, looks up names, creates files whose names have this number; then the process is killed.
     Use(usize),
     /// Opens it and stops it.
     Open,
 }
 
-/// What a step found; 0 is what it does not measure.
+/// Results of a step; 0 for what it does not measure.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Found {
     open_seconds: f64,
@@ -66,8 +68,9 @@ struct Found {
     stop_seconds: f64,
     look_rate: f64,
     look_cpu_us: f64,
-    /// Largest memory without a file behind it, and with.
+    /// Peak of anonymous memory in bytes.
     anonymous_bytes: u64,
+    /// Peak of resident memory in bytes, pages of files included.
     resident_bytes: u64,
 }
 
@@ -93,7 +96,7 @@ pub(crate) fn serve(setup: &str) -> Result<(), Error> {
     })
 }
 
-/// The most memory that this process had.
+/// Peak memory of this process.
 #[derive(Default)]
 struct Memory {
     is_over: AtomicBool,
@@ -115,12 +118,12 @@ impl Memory {
     }
 }
 
-/// Where inode number `inode` is: directory and number in it.
+/// Returns the directory of inode number `inode`, and its number in there.
 fn place_of(setup: &Setup, inode: u64) -> (u64, u32) {
     (inode / setup.entries, (inode % setup.entries) as u32)
 }
 
-/// Directories are the first FIDs of the first sequence.
+/// Returns the FID of a directory: directories have the first FIDs of the first sequence.
 fn directory_fid(first: u64, number: u64) -> Fid {
     Fid::new(first, number as u32 + 1, 0)
 }
@@ -135,7 +138,7 @@ fn fill(setup: &Setup, found: &mut Found) -> Result<(), Error> {
     let next = AtomicU64::new(0);
     let act = |_| {
         let (mut made, mut sequence, mut oid) = (0, 0, 0);
-        // A thread fills one directory after the other.
+        // A thread fills its directories one by one.
         loop {
             let directory = next.fetch_add(1, Ordering::Relaxed);
             if directory >= directories {
@@ -162,7 +165,7 @@ fn fill(setup: &Setup, found: &mut Found) -> Result<(), Error> {
     Ok(())
 }
 
-/// Opens the MDT; the time is that until it has answered a request for a name.
+/// Opens the MDT; the time ends with the reply to a lookup.
 fn open(setup: &Setup, found: &mut Found) -> Result<Engine, Error> {
     let start = Instant::now();
     let engine = Engine::open(&setup.dir, setup.cached_inodes)?;
@@ -193,12 +196,12 @@ fn look_and_make(setup: &Setup, round: usize, found: &mut Found) -> Result<(), E
     for number in 0..LATE_FILES {
         engine.make_file(Fid::ROOT, &name_of(round, number), Fid::new(sequence, number + 1, 0))?;
     }
-    // Until the kill nothing is put in order.
+    // No destructor tidies up before the kill.
     std::mem::forget(engine);
     Ok(())
 }
 
-/// All steps.
+/// Runs all steps.
 pub(super) fn measure(
     arguments: &MdtArguments,
     myself: &Myself,
@@ -234,7 +237,7 @@ pub(super) fn measure(
     Ok(report_of(&setup, filled, &after_stop, &after_kill, disk, arguments.cold))
 }
 
-/// Bytes on disk of what is below a directory.
+/// Returns the disk usage below a directory in bytes.
 fn size_of(dir: &Path) -> Result<u64, Error> {
     use std::os::unix::fs::MetadataExt;
     let mut bytes = 0;

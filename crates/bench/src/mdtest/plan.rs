@@ -1,4 +1,4 @@
-//! Which directories and items a run has, and what they are called. Pure.
+//! The directories and items of a run, and their names. Pure.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// What is in a tree, at most: a wish beyond it is a slip of the finger.
+/// Items of a tree, at most: a larger number is a typing error.
 const ITEMS_MAX: u64 = 1 << 32;
 
-/// Files or directories.
+/// Kind of items: files or directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
     Directory,
@@ -21,22 +21,22 @@ pub(super) enum Kind {
 /// The shape of the tree that every task has, or that all share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Plan {
-    /// Where everything is: tasks take them in turn.
+    /// Directories of the trees, assigned to tasks round-robin.
     pub(super) directories: Vec<PathBuf>,
-    /// Levels below the root of the tree.
+    /// Number of levels below the root of the tree.
     pub(super) depth: u32,
-    /// Directories in each directory above the last level.
+    /// Number of directories in each directory above the last level.
     pub(super) branch: u64,
     /// Items are in directories of the last level only.
     pub(super) leaf_only: bool,
-    /// A tree for each task rather than one for all.
+    /// One tree per task rather than a common one.
     pub(super) unique: bool,
-    /// Items of one task in each directory that has some.
+    /// Items of one task in each directory that has any.
     pub(super) items_per_directory: u64,
 }
 
 impl Plan {
-    /// Spreads `items` of each task over the tree, or takes `items_per_directory` as it is.
+    /// Spreads `items` of each task over the tree, or uses `items_per_directory` unchanged.
     pub(super) fn with_items(
         mut self,
         items: Option<u64>,
@@ -68,7 +68,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// Directories of a tree: 1 + b + b^2 and so on.
+    /// Returns the number of directories of a tree, 1 + b + b^2 and so on; `None` on overflow.
     fn checked_directories(&self) -> Option<u64> {
         (0..=self.depth).try_fold(0u64, |sum, level| sum.checked_add(self.branch.checked_pow(level)?))
     }
@@ -78,23 +78,23 @@ impl Plan {
         if self.leaf_only { self.branch.checked_pow(self.depth) } else { Some(all) }
     }
 
-    /// Directories of one tree.
+    /// Returns the number of directories of one tree.
     fn tree_len(&self) -> u64 {
         self.checked_directories().expect("checked when the plan was made")
     }
 
-    /// The first directory with items, and how many have some.
+    /// Returns the first directory with items, and the number of directories with items.
     fn inhabited(&self) -> (u64, u64) {
         let count = self.checked_inhabited().expect("checked when the plan was made");
         (self.tree_len() - count, count)
     }
 
-    /// Items of one task.
+    /// Returns the number of items of one task.
     pub(super) fn items(&self) -> u64 {
         self.inhabited().1 * self.items_per_directory
     }
 
-    /// Where the trees of an iteration are, one for each directory.
+    /// Returns the roots of an iteration's trees, one per directory.
     pub(super) fn tops(&self, iteration: u64) -> impl Iterator<Item = PathBuf> {
         self.directories.iter().map(move |directory| directory.join(format!("test-dir.{iteration}-0")))
     }
@@ -104,12 +104,13 @@ impl Plan {
         self.tops(iteration).nth(at).expect("there is a directory")
     }
 
-    /// Whether task `rank` makes and removes a tree: its own, or that of all who are in the same directory.
+    /// Returns whether task `rank` creates and removes a tree: its own, or the common one of all tasks in the
+    /// same directory.
     pub(super) fn keeps_tree(&self, rank: u64) -> bool {
         self.unique || rank < self.directories.len() as u64
     }
 
-    /// All directories of the tree of task `rank`, parents before children.
+    /// Returns all directories of the tree of task `rank`, parents before children.
     pub(super) fn tree(&self, iteration: u64, rank: u64) -> Vec<PathBuf> {
         let tree = if self.unique { format!("mdtest_tree.{rank}") } else { "mdtest_tree".to_owned() };
         let mut all: Vec<PathBuf> = Vec::new();
@@ -121,7 +122,7 @@ impl Plan {
         all
     }
 
-    /// The paths of all items that task `rank` makes.
+    /// Returns the paths of all items that task `rank` creates.
     pub(super) fn paths(&self, iteration: u64, rank: u64, kind: Kind) -> Result<Vec<CString>, Error> {
         let (first, _) = self.inhabited();
         let name = match kind {

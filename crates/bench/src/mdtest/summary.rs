@@ -8,7 +8,7 @@ use super::plan::Kind;
 use super::task::Phase;
 use crate::team::Span;
 
-/// Rows of the table in its order.
+/// Rows of the table in order.
 const ROWS: [(Phase, &str); 9] = [
     (Phase::Create(Kind::Directory), "Directory creation"),
     (Phase::Stat(Kind::Directory), "Directory stat"),
@@ -24,18 +24,18 @@ const ROWS: [(Phase, &str); 9] = [
 /// One phase in one iteration, all tasks together.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Result {
-    /// Operations.
+    /// Number of operations.
     pub(super) items: u64,
-    /// From the first task's start to the last one's end.
+    /// Time from the first task's start to the last one's end, in seconds.
     pub(super) seconds: f64,
-    /// CPU time that the whole machine spent meanwhile, in microseconds.
+    /// CPU time that the whole machine spent during the phase, in microseconds.
     pub(super) busy_us: u64,
 }
 
 impl Result {
-    /// From what the tasks say, and what the machine spent.
+    /// Aggregates the spans of the tasks, with the machine's CPU time.
     pub(super) fn of(spans: &[Span], busy_us: u64) -> Result {
-        // A task that had nothing to do, as all but the first in a tree of all, is no part of the time.
+        // Idle tasks, such as all but the first for a common tree, are not timed.
         let busy = || spans.iter().filter(|span| span.items > 0);
         let start = busy().map(|span| span.start_ns).min().unwrap_or(0);
         let end = busy().map(|span| span.end_ns).max().unwrap_or(0);
@@ -43,13 +43,13 @@ impl Result {
         Result { items, seconds: (end - start) as f64 / 1e9, busy_us }
     }
 
-    /// Operations per second; 0 if there were none.
+    /// Returns operations per second; 0 if there were none.
     pub(super) fn rate(&self) -> f64 {
         if self.items == 0 { 0.0 } else { self.items as f64 / self.seconds.max(1e-9) }
     }
 }
 
-/// A row: all iterations of a phase.
+/// A row: a phase over all iterations.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Row {
     operation: &'static str,
@@ -70,7 +70,7 @@ impl Row {
     }
 }
 
-/// Mean, and standard deviation of a sample (n - 1), as mdtest has it; 0 for a single value.
+/// Returns mean and standard deviation of a sample (n - 1), as mdtest does; 0 for a single value.
 fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     if values.is_empty() {
         return (0.0, 0.0);
@@ -81,7 +81,7 @@ fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     (mean, if degrees > 0.0 { (squares / degrees).sqrt() } else { 0.0 })
 }
 
-/// All rows: those of `kinds`, with phases that were not run as zeros, and those of the tree.
+/// Returns all rows: those of `kinds`, with zeros for phases that were not run, and those of the tree.
 pub(super) fn rows(kinds: &[Kind], results: &[(Phase, Result)]) -> Vec<Row> {
     let shown = |phase: Phase| match phase {
         Phase::Create(kind) | Phase::Stat(kind) | Phase::Remove(kind) => kinds.contains(&kind),
@@ -97,7 +97,7 @@ pub(super) fn rows(kinds: &[Kind], results: &[(Phase, Result)]) -> Vec<Row> {
         .collect()
 }
 
-/// The table.
+/// Formats the table.
 pub(super) fn table(rows: &[Row], iterations: u64) -> String {
     let mut text = format!("SUMMARY rate (in ops/sec): (of {iterations} iterations)\n");
     text.push_str("   Operation                     Max            Min           Mean        Std Dev\n");

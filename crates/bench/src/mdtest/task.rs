@@ -1,4 +1,4 @@
-//! What one task of mdtest does in each phase.
+//! The phases of one task of mdtest.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -12,18 +12,20 @@ use super::plan::{Kind, Plan};
 use crate::error::Error;
 use crate::team::{self, Barrier, Span, now_ns};
 
-/// How files are opened. mdtest 4 opens them for writing, too, even to read them, and makes them without O_EXCL.
+/// Flags to open files. mdtest 4 opens them for writing, too, even to read them, and creates them without
+/// O_EXCL.
 const OPEN: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
 
-/// What a task knows from the start.
+/// Setup of a task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Setup {
     pub(super) plan: Plan,
     pub(super) rank: u64,
     pub(super) tasks: u64,
-    /// How far away the task is whose items are looked at; twice as far for reading, three times for removing.
+    /// Distance in ranks to the task whose items a task stats; twice that for reads, three times for
+    /// removals.
     pub(super) stride: u64,
-    /// The order of items that are looked at: of this seed, or as they were made.
+    /// Seed of the order of stats; `None` for the order of creation.
     pub(super) seed: Option<u64>,
     pub(super) write_bytes: usize,
     pub(super) read_bytes: usize,
@@ -86,7 +88,7 @@ fn run(setup: &Setup, order: Order, barrier: &mut Barrier) -> Result<Span, Error
     }
 }
 
-/// Times `act` on all paths, from when everybody is ready.
+/// Times `act` on all paths, from the barrier of all tasks on.
 fn each<T: AsRef<CStr>>(
     barrier: &mut Barrier,
     paths: &[T],
@@ -103,7 +105,7 @@ fn failed(action: &'static str, path: &CStr) -> impl FnOnce(rustix::io::Errno) -
     move |errno| Error::Io { action, path, source: errno.into() }
 }
 
-/// The tree of this task, or the one of all, which the first makes and removes.
+/// Creates or removes the tree of this task, or the common one, which the first task does.
 fn tree(setup: &Setup, order: Order, barrier: &mut Barrier) -> Result<Span, Error> {
     let directories = if setup.plan.keeps_tree(setup.rank) {
         setup.plan.tree(order.iteration, setup.rank)

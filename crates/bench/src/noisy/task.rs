@@ -1,4 +1,4 @@
-//! The two kinds of tasks: one that streams, and those that write little at random.
+//! The two kinds of tasks: one stream, and small random writers.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -11,45 +11,47 @@ use crate::buffer::{Buffer, O_DIRECT};
 use crate::error::Error;
 use crate::team::{self, Barrier, now_ns};
 
-/// Bytes of a small write.
+/// Size of a small write in bytes.
 pub(super) const SMALL_BYTES: usize = 4096;
-/// Bytes of one write of the stream.
+/// Size of one write of the stream in bytes.
 const STREAM_BYTES: usize = 1 << 20;
-/// Files of each small writer, and the size of each in bytes: a quarter of Cray's sizes, 32 KiB to 8 MiB, lies below.
+/// Number of files of each small writer.
 const FILES: usize = 16;
+/// Size of each in bytes; a quarter of Cray's sizes, 32 KiB to 8 MiB, are smaller.
 const FILE_BYTES: u64 = 256 << 10;
 
-/// What a task is.
+/// Role of a task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Role {
-    /// Writes a new file from its start on.
+    /// Writes a new file sequentially.
     Stream,
-    /// Writes 4 KiB at random places of files that are there.
+    /// Writes 4 KiB at random offsets of existing files.
     Small {
-        /// Of its random numbers.
+        /// Seed of the offsets.
         seed: u64,
     },
 }
 
-/// What a task is told.
+/// Order to a task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Order {
-    /// Where the stream's files are made.
+    /// Directory of the stream's files.
     pub(super) stream: PathBuf,
-    /// Where the small writers' are.
+    /// Directory of the small writers' files.
     pub(super) small: PathBuf,
-    /// Whether there are small writers this time.
+    /// Whether small writers run in this scene.
     pub(super) with_small: bool,
-    /// How long the stream writes; small writers go on a quarter longer, until it has been flushed.
+    /// Duration of the stream in seconds; small writers continue a quarter longer, until the stream has been
+    /// flushed.
     pub(super) seconds: f64,
 }
 
-/// What a task did.
+/// Result of a task.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Done {
     pub(super) bytes: u64,
     pub(super) elapsed_ns: u64,
-    /// Microseconds of each small write.
+    /// Latency of each small write in microseconds.
     pub(super) latencies_us: Vec<u32>,
 }
 
@@ -74,7 +76,7 @@ fn stream(order: &Order, barrier: &mut Barrier) -> Result<Done, Error> {
         file.write_all_at(buffer.slice(), bytes).map_err(Error::io("write", &path))?;
         bytes += STREAM_BYTES as u64;
     }
-    // What is only held back is not written.
+    // Data that is still held back does not count as written.
     file.sync_all().map_err(Error::io("fsync", &path))?;
     let elapsed_ns = now_ns() - start;
     drop(file);
@@ -93,7 +95,7 @@ fn small(order: &Order, seed: u64, barrier: &mut Barrier) -> Result<Done, Error>
     for number in 0..FILES {
         let path = path(number);
         std::fs::write(&path, vec![1; FILE_BYTES as usize]).map_err(Error::io("write", &path))?;
-        // Each write is one at the server: nothing is gathered.
+        // Each write is one request to the server: write-back gathers nothing.
         let file = OpenOptions::new().write(true).custom_flags(O_DIRECT).open(&path);
         files.push(file.map_err(Error::io("open", &path))?);
     }

@@ -1,4 +1,4 @@
-//! A server that answers small messages: the least that a request to a server can cost.
+//! A server that answers small messages: the minimal cost of a request to a server.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
@@ -11,7 +11,8 @@ use crate::worker::Myself;
 /// Size of request and answer in bytes.
 const MESSAGE_BYTES: usize = 128;
 
-/// The hidden sub-command: prints its address, answers every connection with a thread, ends with standard input.
+/// Runs the hidden sub-command: prints its address, serves every connection on a thread, and ends with
+/// standard input.
 ///
 /// # Errors
 ///
@@ -25,7 +26,7 @@ pub fn serve_echo() -> Result<(), Error> {
             std::thread::spawn(move || echo(stream));
         }
     });
-    // The end of standard input is the end of the parent, or its wish.
+    // Standard input ends with the parent process, or when the parent closes it.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     Ok(())
 }
@@ -40,7 +41,7 @@ thread_local! {
     static CONNECTION: RefCell<Option<TcpStream>> = const { RefCell::new(None) };
 }
 
-/// One round trip over this thread's own connection to `address`.
+/// Does one round trip over this thread's own connection to `address`.
 pub(super) fn call(address: SocketAddr) -> std::io::Result<()> {
     CONNECTION.with_borrow_mut(|connection| {
         let stream = match connection {
@@ -57,18 +58,18 @@ pub(super) fn call(address: SocketAddr) -> std::io::Result<()> {
     })
 }
 
-/// An echo server in a process of its own; ends with this value.
+/// An echo server in a process of its own, ended on drop.
 pub struct EchoServer {
     process: Piped,
     address: SocketAddr,
 }
 
 impl EchoServer {
-    /// Starts one on a free port of the loopback interface.
+    /// Starts a server on a free port of the loopback interface.
     ///
     /// # Errors
     ///
-    /// When the process does not start or does not name its address.
+    /// When the process does not start or does not print its address.
     pub fn start(myself: &Myself) -> Result<EchoServer, Error> {
         let mut process = Piped::start(&mut myself.command("echo-server"))?;
         match process.line().ok().and_then(|line| line.parse().ok()) {
@@ -81,7 +82,7 @@ impl EchoServer {
         }
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -17,16 +17,16 @@ use crate::options::word;
 use crate::piped::Piped;
 use crate::worker::Myself;
 
-/// Which channel carries the null file system.
+/// Channel that serves the null file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Flavour {
-    /// Ours, over /dev/fuse.
+    /// NacreFS's channel over /dev/fuse.
     Dev,
-    /// Ours, over io_uring.
+    /// NacreFS's channel over io_uring.
     Uring,
-    /// Ours, over what [`TransportChoice::Auto`] finds.
+    /// NacreFS's channel over the transport that [`TransportChoice::Auto`] selects.
     Auto,
-    /// The `fuser` crate, over /dev/fuse.
+    /// The `fuser` crate over /dev/fuse.
     Fuser,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Flavour {
 pub struct ServeArguments {
     /// Existing directory
     mount_point: PathBuf,
-    /// Which of our transports
+    /// Transport of the channel
     #[arg(long, default_value_t = Flavour::Auto)]
     transport: Flavour,
     /// Make a round trip to this echo server for every request
@@ -49,7 +49,8 @@ pub struct ServeArguments {
     rpc: Option<SocketAddr>,
 }
 
-/// Serves a null file system until it is unmounted or standard input ends; says `mounted` when it is there.
+/// Serves a null file system until it is unmounted or standard input ends; prints `mounted` when it is
+/// mounted.
 ///
 /// # Errors
 ///
@@ -78,7 +79,7 @@ pub fn serve(arguments: &ServeArguments) -> Result<(), Error> {
     println!("mounted {}", session.transport());
     let watched = Arc::clone(&session);
     std::thread::spawn(move || {
-        // The end of standard input is the end of the parent, or its wish.
+        // Standard input ends with the parent process, or when the parent closes it.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         let _ = watched.unmount(Unmount::Force);
     });
@@ -86,7 +87,7 @@ pub fn serve(arguments: &ServeArguments) -> Result<(), Error> {
     Ok(())
 }
 
-/// A mounted null file system, served by a process; unmounted and ended with this value.
+/// A mounted null file system with its server process; unmounted and ended on drop.
 pub struct NullMount {
     process: Piped,
     flavour: Flavour,
@@ -94,12 +95,12 @@ pub struct NullMount {
 }
 
 impl NullMount {
-    /// Starts a server for `point` and waits until it is mounted. `rpc`: it calls this echo server for each request
-    /// (not with fuser). `fuser`: the example program, if it is not in its usual place.
+    /// Starts a server for `point` and waits until it is mounted. `rpc`: it calls this echo server for each
+    /// request (not with fuser). `fuser`: the example program, if it is not in its usual place.
     ///
     /// # Errors
     ///
-    /// When the transport does not exist here, with what the server said.
+    /// When the transport does not exist here, with the server's message.
     pub fn start(
         myself: &Myself,
         flavour: Flavour,
@@ -126,23 +127,24 @@ impl NullMount {
         Err(Error::Server { what: format!("null file system, {flavour}"), reason })
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn point(&self) -> &Path {
         &self.point
     }
 
-    /// The process that serves it.
+    /// Returns the id of the server process.
     pub fn process(&self) -> u32 {
         self.process.id()
     }
 
-    /// What serves it.
+    /// Returns the channel that serves it.
     pub fn flavour(&self) -> Flavour {
         self.flavour
     }
 }
 
-/// The example stands in `examples/` beside the executable (cargo's target directory), or in our own when this is one.
+/// Returns the command of the example, which is in `examples/` next to the executable (cargo's target
+/// directory), or in the executable's own directory when that is `examples/`.
 fn fuser_command(myself: &Myself, path: Option<&Path>, rpc: Option<SocketAddr>) -> Result<Command, Error> {
     if rpc.is_some() {
         return Err(Error::Usage("the fuser example makes no calls".to_owned()));

@@ -1,31 +1,32 @@
-//! What is written, removed and written anew, as a pure function of a seed.
+//! The files that are written, removed and rewritten, as a pure function of a seed.
 //!
-//! A level is filled with files of sizes that are drawn from [`SIZES`]: an octave, each as likely, then a size inside of it.
-//! A round of fragmentation removes files that are chosen by chance, each as likely, until a tenth of the level's bytes is
-//! free, and fills the level again with files whose sizes are drawn anew, so that they do not fit into the gaps. BB percent
-//! of fragmentation are BB / 10 rounds: what PaF:AA.20 is does not depend on whether PaF:AA.10 was measured before.
+//! A level is filled with files of sizes drawn from [`SIZES`]: an octave with equal probability, then a size
+//! inside it. A round of fragmentation removes files, chosen at random with equal probability, until a tenth
+//! of the level's bytes is free, and fills the level again with files whose sizes are drawn afresh, so that
+//! they do not fit into the gaps. BB percent of fragmentation are BB / 10 rounds: PaF:AA.20 does not depend
+//! on whether PaF:AA.10 was measured before.
 
 use std::collections::BTreeMap;
 
 use super::ranges::UNIT;
 use fastrand::Rng;
 
-/// Smallest file in bytes.
+/// Size of the smallest file in bytes.
 const FILE_MIN: u64 = 64 << 10;
-/// Bounds of the largest file in bytes, which is a 256th of the capacity between them.
+/// Bounds in bytes of the largest file, which is a 256th of the capacity within them.
 const FILE_MAX: std::ops::RangeInclusive<u64> = (1 << 20)..=(64 << 20);
-/// A round replaces one in so many bytes.
+/// A round replaces one byte in this many.
 const ROUND_PART: u64 = 10;
 
-/// Files by number, with their bytes.
+/// Files by number, with their sizes in bytes.
 pub(super) type Files = BTreeMap<u64, u64>;
 
-/// What one round does, in this order.
+/// Changes of one round, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Round {
-    /// Files that are removed.
+    /// Files to remove.
     pub(super) removed: Vec<u64>,
-    /// Files that are written, with their bytes.
+    /// Files to write, with their sizes in bytes.
     pub(super) written: Vec<(u64, u64)>,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct Round {
 #[derive(Debug, Clone)]
 pub(super) struct Population {
     files: Files,
-    /// Sum of the files' bytes that a round comes back to.
+    /// Sum of the files' sizes in bytes, restored by each round.
     level: u64,
     largest: u64,
     next: u64,
@@ -41,7 +42,7 @@ pub(super) struct Population {
 }
 
 impl Population {
-    /// The files of a level of `percent` of `capacity` bytes, before any round.
+    /// Returns the files of a level of `percent` of `capacity` bytes, before any round.
     pub(super) fn new(seed: u64, capacity: u64, percent: u8) -> Population {
         let level = level_of(capacity, percent);
         let largest = largest_file(capacity);
@@ -51,19 +52,19 @@ impl Population {
         population
     }
 
-    /// The same after so many rounds.
+    /// Returns the files of a level after this number of rounds.
     pub(super) fn after(seed: u64, capacity: u64, percent: u8, rounds: u8) -> Population {
         let mut population = Population::new(seed, capacity, percent);
         (0..rounds).for_each(|_| drop(population.round()));
         population
     }
 
-    /// What is there.
+    /// Returns the current files.
     pub(super) fn files(&self) -> &Files {
         &self.files
     }
 
-    /// Does one more round, and says what it is.
+    /// Advances by one round and returns its changes.
     pub(super) fn round(&mut self) -> Round {
         let mut order: Vec<u64> = self.files.keys().copied().collect();
         self.random.shuffle(&mut order);
@@ -81,12 +82,12 @@ impl Population {
         Round { removed, written: self.fill() }
     }
 
-    /// Adds files up to the level.
+    /// Adds files until the level is reached.
     fn fill(&mut self) -> Vec<(u64, u64)> {
         let mut left = self.level - self.files.values().sum::<u64>();
         let mut written = Vec::new();
         while left >= UNIT {
-            // The last one is cut, so that the level is met to the unit.
+            // The last file is cut, so that the level is exact to the unit.
             let bytes = self.draw().min(left);
             left -= bytes;
             self.files.insert(self.next, bytes);
@@ -103,14 +104,14 @@ impl Population {
     }
 }
 
-/// Bytes of a level, in whole units.
+/// Returns the size of a level in bytes, in whole units.
 pub(super) fn level_of(capacity: u64, percent: u8) -> u64 {
-    // Through 128 bits: a hundredth would lose bytes, a product overflow.
+    // In 128 bits: dividing first would lose bytes, multiplying first overflow.
     let bytes = u128::from(capacity) * u128::from(percent) / 100;
     bytes as u64 / UNIT * UNIT
 }
 
-/// Bound of the sizes of files: a power of two.
+/// Returns the bound of file sizes: a power of two.
 pub(super) fn largest_file(capacity: u64) -> u64 {
     1 << (capacity / 256).clamp(*FILE_MAX.start(), *FILE_MAX.end()).ilog2()
 }

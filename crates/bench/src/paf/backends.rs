@@ -1,5 +1,6 @@
-//! One run after the other over stores and file systems that this program makes for it: each on an image of the same size in memory, with
-//! the time of the same simulated disk. What was made is gone afterwards, also after a failure and Ctrl-C.
+//! One run after the other over stores and file systems that this program creates: each on an image of the
+//! same size in memory, with the service times of the same simulated disk. Everything is removed afterwards,
+//! also after a failure and Ctrl-C.
 
 use std::path::{Path, PathBuf};
 
@@ -21,19 +22,20 @@ use nacre_common::size;
 Root only: ext4, xfs and btrfs are made on images and mounted. A line whose mkfs is missing is left out with the reason.
 Example: nacre paf backends --size 1G --capacity 0,10,60 --fragment 0,10,30 --xfer 1M,16M --iterations 3")]
 pub struct BackendsArguments {
-    /// Directory in memory (tmpfs) for the images, of which one is there at a time
+    /// Directory in memory (tmpfs) for the images, of which one exists at a time
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
-    /// What is run over
+    /// Stores and file systems to run over
     #[arg(long, value_delimiter = ',', value_enum, default_value = "block,file,ext4,xfs,btrfs")]
     lines: Vec<Line>,
     /// Size of each image
     #[arg(long, value_parser = size::parse, default_value = "1G")]
     size: u64,
-    /// What is measured.
+    /// States and transfers to measure.
     #[command(flatten)]
     matrix: Matrix,
-    /// The disk: the store on a device waits for it, of the others its time is computed from where the measured file lies
+    /// The disk: the store on a device waits for it; for the others its time is computed from the extents of
+    /// the measured file
     #[arg(long, value_name = "SPEC", value_parser = medium::parse, default_value = "disk:seek=8ms:bandwidth=150M")]
     simulated_medium: AnyMedium,
     /// Print JSON instead of tables
@@ -41,7 +43,7 @@ pub struct BackendsArguments {
     json: bool,
 }
 
-/// Something that files or objects are kept by.
+/// A store or file system that holds the files or objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Line {
     /// An object store that has a device for itself
@@ -61,7 +63,7 @@ impl Line {
         word(self)
     }
 
-    /// The local file system that it needs.
+    /// Returns the local file system that it requires.
     fn below(self) -> Option<Kind> {
         match self {
             Line::Block => None,
@@ -72,13 +74,13 @@ impl Line {
     }
 }
 
-/// A place for one run, and what was made for it.
+/// Resources of one run.
 struct Place {
-    /// Where the run goes.
+    /// Target of the run.
     target: PathBuf,
-    // Before the directory that it is in: fields are dropped in this order.
+    // Before its directory: fields are dropped in this order.
     _image: Option<Image>,
-    /// Everything of it: image, mount point, results.
+    /// Directory of everything: image, mount point, results.
     root: tempfile::TempDir,
 }
 
@@ -104,7 +106,7 @@ impl Place {
     }
 }
 
-/// What a line gave: results as JSON and as a table.
+/// Result of a line, as JSON and as a table.
 struct Measured {
     json: serde_json::Value,
     table: String,
@@ -113,7 +115,7 @@ struct Measured {
 fn measure(line: Line, arguments: &BackendsArguments, dir: &Path) -> Result<Measured, Error> {
     let place = Place::make(line, dir, arguments.size)?;
     let settings = Settings {
-        // What is measured goes around them, and its time is that of the model.
+        // Measured transfers bypass the caches, and their time is the model's.
         keep_caches: true,
         simulated_medium: Some(arguments.simulated_medium.to_string()),
         ..arguments.matrix.settings(place.target.clone())
@@ -124,7 +126,7 @@ fn measure(line: Line, arguments: &BackendsArguments, dir: &Path) -> Result<Meas
     let wrong = |error: serde_json::Error| Error::Usage(error.to_string());
     let json = serde_json::from_str(&show::json(engine.state())).map_err(wrong)?;
     let table = show::table(engine.state());
-    // A file system can be taken down when nothing in it is open.
+    // A file system can be unmounted when no file in it is open.
     drop(engine);
     Ok(Measured { json, table })
 }

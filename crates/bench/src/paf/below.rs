@@ -1,4 +1,4 @@
-//! What lies below a mount of ours.
+//! Local directories of objects below a NacreFS mount.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,11 +8,12 @@ use nacre_common::frag::Report;
 use nacre_common::{partner, place};
 use nacre_store::object::block::is_block_store;
 
-/// Directories with the objects of a mount; none if it is none of ours, its OSTs are elsewhere, or keep them on devices.
+/// Returns the directories with the objects of a mount; none if it is not a NacreFS mount, its OSTs are on
+/// other hosts, or they are on devices.
 ///
 /// # Errors
 ///
-/// If it is a mount of ours, and the program that knows is not there.
+/// If it is a NacreFS mount and the program that reports the directories is missing.
 pub(super) fn objects_of(mount: &Path) -> Result<Vec<PathBuf>, Error> {
     if place::file_system(mount).ok().as_deref() != Some("fuse.nacre") {
         return Ok(Vec::new());
@@ -23,7 +24,8 @@ pub(super) fn objects_of(mount: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(of_osts(&told.stdout))
 }
 
-/// Of the reports that `nacre frag --json` prints, if it does; those of MDTs with devices are not of interest.
+/// Extracts the OST directories from the output of `nacre frag --json`, if it has any; MDTs and devices are
+/// skipped.
 fn of_osts(json: &[u8]) -> Vec<PathBuf> {
     let reports: Vec<Report> = serde_json::from_slice(json).unwrap_or_default();
     let osts = reports.into_iter().filter(|report| report.name.starts_with("OST"));

@@ -1,8 +1,9 @@
-//! The time that a simulated disk would take, worked out from where a file lies.
+//! The time that a simulated disk would take, computed from the extents of a file.
 //!
-//! Only a store on a device can make its callers wait for a simulated disk. Of a file that a local file system has placed, the extents say
-//! which parts of the disk its transfers go to, and the model of the disk says how long those take. Writing and reading happen as well,
-//! so that the data is there and is checked, but their own time counts for nothing.
+//! Only a store on a device can make its callers wait for a simulated disk. For a file of a local file
+//! system, the extents give the ranges of the disk that its transfers access, and the model of the disk their
+//! duration. Writing and reading happen as well, so that the data exists and is checked, but their own time
+//! does not count.
 
 use nacre_store::object::block::device::model::{DiskSpec, MediaSpec};
 use nacre_store::object::simulated::AnyMedium;
@@ -10,7 +11,7 @@ use nacre_store::object::simulated::AnyMedium;
 use crate::error::Error;
 use nacre_common::extents::Extent;
 
-/// The disk of a medium, if it is one whose time follows from extents alone.
+/// Returns the disk of a medium, if its time follows from extents alone.
 pub(super) fn disk_of(medium: AnyMedium) -> Option<DiskSpec> {
     match medium {
         AnyMedium::Device(MediaSpec::Disk(disk)) => Some(disk),
@@ -18,11 +19,12 @@ pub(super) fn disk_of(medium: AnyMedium) -> Option<DiskSpec> {
     }
 }
 
-/// Seconds for the first `bytes` of a file in transfers of `xfer` bytes, one after the other, on a disk of `disk_bytes`.
+/// Returns the seconds for the first `bytes` of a file in sequential transfers of `xfer` bytes, on a disk of
+/// `disk_bytes`.
 ///
 /// # Errors
 ///
-/// If the extents leave out a part of the file.
+/// If the extents do not cover the file.
 pub(super) fn seconds(
     disk: DiskSpec,
     disk_bytes: u64,
@@ -46,7 +48,7 @@ pub(super) fn seconds(
     Ok(disk.time_of(disk_bytes, transfers).as_secs_f64())
 }
 
-/// Where a range of a file lies, as offsets and lengths in bytes.
+/// Returns the ranges on the device of a range of a file, as offsets and lengths in bytes.
 fn pieces(extents: &[Extent], start: u64, end: u64) -> Vec<(u64, u64)> {
     let of = |extent: &Extent| {
         let (from, to) = (start.max(extent.logical), end.min(extent.logical + extent.length));

@@ -1,7 +1,9 @@
-//! A file beside the target that is written and read by turns with the measured one: what the disk itself gives at that moment.
+//! A control file next to the target, written and read in alternation with the measured one: the bandwidth of
+//! the disk itself at that moment.
 //!
-//! Disks that others share, virtual ones above all, give another bandwidth from minute to minute, and the states of a run lie minutes
-//! or hours apart. The ratio of two figures that were taken within a second of each other says what the target has become.
+//! The bandwidth of shared disks, virtual ones above all, varies from minute to minute, and the states of a
+//! run are minutes or hours apart. The ratio of two figures taken within a second of each other shows the
+//! change of the target.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -15,13 +17,14 @@ use crate::stop;
 use nacre_common::place;
 use rustix::io::Errno;
 
-/// Begin of the name of the file.
+/// Prefix of the name of the file.
 const NAME: &str = "nacre-paf-control-";
-/// Bytes of one write while it is made.
+/// Size of one write in bytes while it is created.
 const CHUNK: usize = 1 << 20;
 
-/// The file, written from its start to its end before anything is measured, so that no write has to allocate. It stays until the run has ended,
-/// also when that is broken off: made anew beside an aged target it would be aged itself.
+/// The control file, written from start to end before any measurement, so that no write has to allocate. It
+/// stays until the run has ended, also across interruptions: created again next to an aged target it would be
+/// aged itself.
 #[derive(Debug)]
 pub(super) struct Control {
     path: PathBuf,
@@ -29,21 +32,22 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Makes the file of the run `id` in `directory`, as large as the measured one, or takes the one that an earlier process of the run has left.
+    /// Creates the file of the run `id` in `directory`, as large as the measured one, or reuses the one that
+    /// an earlier process of the run has left.
     ///
     /// # Errors
     ///
-    /// The directory is not there, has no room, or its file system has no O_DIRECT.
+    /// The directory does not exist, has too little free space, or its file system lacks O_DIRECT.
     pub(super) fn make(directory: &Path, id: &str, bytes: u64) -> Result<Control, Error> {
         let path = directory.join(format!("{NAME}{id}"));
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).custom_flags(O_DIRECT);
         let file = options.open(&path).map_err(|error| {
-            // A file system without O_DIRECT makes the file before it refuses.
+            // A file system without O_DIRECT creates the file before it fails.
             let _ = fs::remove_file(&path);
             refused(directory, &path, error)
         })?;
-        // It grows as it is written, so one of this length is whole.
+        // It grows as it is written, so a file of this length is complete.
         let is_there = file.metadata().is_ok_and(|found| found.len() == bytes);
         let control = Control { path, file };
         if is_there {
@@ -63,21 +67,21 @@ impl Control {
         }
     }
 
-    /// Takes it away: the run has ended.
+    /// Removes the file at the end of the run.
     pub(super) fn remove(self) {
         if let Err(error) = fs::remove_file(&self.path) {
             eprintln!("paf: remove {}: {error}", self.path.display());
         }
     }
 
-    /// Writes it in transfers of the buffer's size until it is durable, and returns the seconds that took.
+    /// Writes the file in transfers of the buffer's size until it is durable; returns the seconds taken.
     pub(super) fn write(&self, bytes: u64, buffer: &mut Buffer) -> Result<f64, Error> {
         let start = Instant::now();
         self.write_all(bytes, buffer.slice())?;
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// Reads it likewise, and checks that it is what was written.
+    /// Reads the file likewise, and compares it with what was written.
     pub(super) fn read(&self, bytes: u64, buffer: &mut Buffer) -> Result<f64, Error> {
         let start = Instant::now();
         let block = buffer.slice();
@@ -92,7 +96,7 @@ impl Control {
     fn write_all(&self, bytes: u64, block: &mut [u8]) -> Result<(), Error> {
         for offset in stop::transfers(bytes, block.len()) {
             let offset = offset?;
-            // The size of the file need not be a whole number of chunks while it is made.
+            // On creation, the size of the file need not be a multiple of the chunk size.
             let part = (bytes - offset).min(block.len() as u64) as usize;
             stamp(block, offset);
             self.file.write_all_at(&block[..part], offset).map_err(Error::io("write", &self.path))?;

@@ -1,4 +1,4 @@
-//! Goes from state to state and measures.
+//! The engine of a run: moves from state to state and measures.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,29 +16,29 @@ use crate::{machine, stop};
 use nacre_common::frag::Unit;
 use nacre_common::size;
 
-/// Bounds of the measured file in bytes, where the wish does not say it.
+/// Size of the measured file in bytes, at most, unless an option gives it.
 const FILE_MAX: u64 = 4 << 30;
-/// Transfers of the largest size that it holds at least.
+/// Transfers of the largest size that it holds, at least.
 const TRANSFERS_MIN: u64 = 4;
-/// Part of the capacity that it takes at most by itself.
+/// Divisor of the capacity: its share that the file takes by default, at most.
 const FILE_PART: u64 = 20;
-/// Part of the capacity that is left for what the file system needs for itself.
+/// Divisor of the capacity: its share that is left to the file system's own metadata.
 const SPARE_PART: u64 = 50;
 
-/// A run that is under way.
+/// A run in progress.
 pub(super) struct Engine {
     ground: Box<dyn Ground>,
     state: State,
     output: Output,
-    /// The files as they should be; `None` until they were compared.
+    /// The expected files; `None` until they were compared with the existing ones.
     population: Option<Population>,
-    /// What is measured by turns with the target while it runs, if that was wished for.
+    /// The control file of a running measurement, if requested.
     control: Option<Control>,
 }
 
 impl Engine {
-    /// Takes the target of a run. Of a new one it is looked at first: whatever is wrong with it changes nothing.
-    /// `below` are the directories of objects of a mount, if they are known.
+    /// Opens the target of a run. A new target is checked first, so that an unusable one is not changed.
+    /// `below` are the directories of a mount's objects, if known.
     pub(super) fn open(
         output: Output,
         mut state: State,
@@ -70,7 +70,7 @@ impl Engine {
         Ok(Engine { ground, state, output, population: None, control })
     }
 
-    /// Measures what is not measured yet, and takes the files away.
+    /// Measures everything that is missing, and removes the files.
     pub(super) fn run(&mut self) -> Result<&State, Error> {
         if !self.state.cells.is_empty() || self.state.level.is_some() {
             self.state.resumed += 1;
@@ -104,17 +104,17 @@ impl Engine {
         Ok(&self.state)
     }
 
-    /// Where results go.
+    /// Returns the directory of the results.
     pub(super) fn output(&self) -> &Path {
         &self.output.directory
     }
 
-    /// The run as it is now.
+    /// Returns the current state of the run.
     pub(super) fn state(&self) -> &State {
         &self.state
     }
 
-    /// Bytes that are still to be written and read.
+    /// Returns the number of bytes still to be written and read.
     fn work_left(&self) -> u64 {
         let state = &self.state;
         let mut at = state.level;
@@ -140,7 +140,7 @@ impl Engine {
         work
     }
 
-    /// Makes the files of a state, from those of the one before where that leads there.
+    /// Creates the files of a state, from those of the state before where possible.
     fn populate(&mut self, paf: Paf, bar: &Bar) -> Result<(), Error> {
         bar.say(format!("populating {paf}"));
         let rounds = paf.fragment / STEP;
@@ -163,7 +163,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The population of a level that an earlier process has left, if it is that.
+    /// Returns the population of a level that an earlier process has left, if the files match.
     fn compare(&self, level: Level) -> Result<Population, Error> {
         let settings = &self.state.settings;
         let population = Population::after(settings.seed, self.state.capacity, level.percent, level.rounds);
@@ -182,7 +182,7 @@ impl Engine {
         )))
     }
 
-    /// Fills a level from nothing.
+    /// Fills an empty target up to a level.
     fn fill(&mut self, percent: u8, bar: &Bar) -> Result<(), Error> {
         self.begin_change()?;
         self.clear()?;
@@ -194,7 +194,7 @@ impl Engine {
         self.end_change(Level { percent, rounds: 0 })
     }
 
-    /// From here to the end of the change a kill leaves nothing that could be gone on with.
+    /// Marks the start of a change: a run killed before its end cannot be continued from the existing files.
     fn begin_change(&mut self) -> Result<(), Error> {
         self.state.level = None;
         self.output.save(&self.state)
@@ -212,7 +212,7 @@ impl Engine {
         self.remove(&numbers)
     }
 
-    /// Removes files, until their space can be used again.
+    /// Removes files and waits until their space is usable.
     fn remove(&self, numbers: &[u64]) -> Result<(), Error> {
         if numbers.is_empty() {
             return Ok(());
@@ -222,14 +222,14 @@ impl Engine {
         self.ground.await_room()
     }
 
-    /// Writes files, as many at once as there are writers.
+    /// Writes files, as many concurrently as there are writers.
     fn write(&self, files: &[(u64, u64)], bar: &Bar) -> Result<(), Error> {
         let next = AtomicUsize::new(0);
         let seed = self.state.settings.seed;
         let work = || -> Result<(), Error> {
             while let Some(&(number, bytes)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
                 if let Err(error) = self.ground.write(number, bytes, seed) {
-                    // The others need not go on.
+                    // The other writers stop.
                     next.store(files.len(), Ordering::Relaxed);
                     return Err(error);
                 }
@@ -263,11 +263,11 @@ impl Engine {
         });
         let control = control.transpose()?;
         let pass = self.pass(bytes, &mut buffer);
-        // Whatever happened: the next write is to find the same room.
+        // Also after an error: the next write must find the same free space.
         let removed = self.ground.remove_measured().and_then(|()| self.ground.settle());
         let (write, read) = pass?;
         removed?;
-        // Whole bytes, which JSON gives back as they were.
+        // Whole bytes, which survive a round trip through JSON.
         let rate = |seconds: f64| (bytes as f64 / seconds.max(1e-9)).round();
         let control = control.map(|(write, read)| Rates { write: rate(write), read: rate(read) });
         let direct = write.direct && read.direct;
@@ -279,20 +279,20 @@ impl Engine {
     fn pass(&mut self, bytes: u64, buffer: &mut Buffer) -> Result<(ground::Timed, ground::Timed), Error> {
         let write = self.ground.measure_write(bytes, buffer)?;
         if !self.state.settings.keep_caches {
-            // Only root can. The report says how it was.
+            // Only root can. The report states whether it worked.
             self.state.caches_emptied = machine::drop_caches().is_ok();
         }
         Ok((write, self.ground.measure_read(bytes, buffer)?))
     }
 }
 
-/// The file that is measured by turns with the target, if that was wished for.
+/// Returns the control file, if requested.
 fn control_of(state: &State) -> Result<Option<Control>, Error> {
     let make = |directory: &PathBuf| Control::make(directory, &state.id, state.file_bytes);
     state.settings.control.as_ref().map(make).transpose()
 }
 
-/// Decides what percents are taken of, and how large the measured file is.
+/// Sets the capacity that percentages refer to, and the size of the measured file.
 fn give_size(state: &mut State, room: u64) -> Result<(), Error> {
     let settings = &state.settings;
     let target = settings.target.display();
@@ -320,7 +320,7 @@ fn give_size(state: &mut State, room: u64) -> Result<(), Error> {
         )));
     }
     let most = settings.capacity.iter().copied().max().unwrap_or(0);
-    // A control on the same file system takes as much again.
+    // A control on the same file system takes the same space again.
     let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     let beside =
         settings.control.as_deref().is_some_and(|control| device(control) == device(&settings.target));

@@ -1,4 +1,4 @@
-//! What is populated: a directory of any file system, or an object store.
+//! The store or directory under test: a directory of any file system, or an object store.
 
 mod directory;
 mod objects;
@@ -21,72 +21,74 @@ pub(super) use objects::ObjectGround;
 /// One transfer of the whole measured file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timed {
-    /// From the first opening until the data is durable, or has been read.
+    /// Time from open until the data is durable, or has been read, in seconds.
     pub(super) seconds: f64,
-    /// Every transfer went around the page cache.
+    /// Every transfer bypassed the page cache.
     pub(super) direct: bool,
 }
 
-/// Who a run is, as is kept beside its files.
+/// Identity of a run, as stored with its files.
 #[derive(Debug, Clone)]
 pub(super) struct Owner {
     /// A random number in hexadecimal.
     pub(super) id: String,
-    /// Where its results are.
+    /// Directory of its results.
     pub(super) output: String,
 }
 
-/// A place for files with numbers, and for one that is measured. Only what a run has made itself is ever removed.
+/// A place for numbered files and for a measured one. Only files of the run itself are ever removed.
 pub(super) trait Ground: Sync {
-    /// What it is, for people.
+    /// Returns its description for people.
     fn label(&self) -> String;
 
-    /// Bytes that can still be written.
+    /// Returns the free space in bytes.
     fn room(&self) -> Result<u64, Error>;
 
-    /// The files with numbers that are there. What this run has not made is an error.
+    /// Returns the existing numbered files. A file that is not of this run is an error.
     fn files(&self) -> Result<Files, Error>;
 
-    /// Makes a file of so many bytes, data from `seed`. Gives up in the middle with [`Error::Interrupted`].
+    /// Creates a file of this size in bytes with data from `seed`. Stops in the middle with
+    /// [`Error::Interrupted`].
     fn write(&self, number: u64, bytes: u64, seed: u64) -> Result<(), Error>;
 
     /// Removes files.
     fn remove(&self, numbers: &[u64]) -> Result<(), Error>;
 
-    /// Makes everything durable, removals included.
+    /// Makes all changes durable, removals included.
     fn settle(&self) -> Result<(), Error>;
 
-    /// Waits until the space of removed files is there, where that comes later than the removal.
+    /// Waits until the space of removed files is free, where that happens after the removal.
     fn await_room(&self) -> Result<(), Error>;
 
-    /// Writes the measured file anew in transfers of the buffer's size, until it is durable.
+    /// Rewrites the measured file in transfers of the buffer's size, until it is durable.
     fn measure_write(&self, bytes: u64, buffer: &mut Buffer) -> Result<Timed, Error>;
 
-    /// Reads it, and checks that it is what was written.
+    /// Reads the measured file, and compares it with what was written.
     fn measure_read(&self, bytes: u64, buffer: &mut Buffer) -> Result<Timed, Error>;
 
-    /// Removes it, if it is there.
+    /// Removes the measured file, if it exists.
     fn remove_measured(&self) -> Result<(), Error>;
 
-    /// How fragmented the files and the free space are, as far as can be told.
+    /// Measures the fragmentation of the files and of the free space, as far as the store reports it.
     fn shape(&self, unit: Unit) -> (Option<FileFigures>, Option<FreeFigures>);
 
-    /// Whether the time of a simulated disk is worked out from where the measured file lies, instead of being waited for.
+    /// Returns whether the time of a simulated disk is computed from the extents of the measured file,
+    /// instead of being waited for.
     fn is_computed(&self) -> bool {
         false
     }
 
-    /// Takes away what is left of the run itself, when its files are gone.
+    /// Removes what is left of the run itself, after its files.
     fn leave(&self) -> Result<(), Error>;
 }
 
-/// The place at `target`, for this run alone: empty, or as an earlier process of the same run has left it. Changes nothing
-/// unless it can be used. Its objects are in the directories `below`, if it is a mount of ours. A `medium` is simulated
-/// below a store on a device; of other places the time of a disk is computed.
+/// Opens the place at `target` for this run alone: empty, or as an earlier process of the same run has left
+/// it. Changes nothing unless it is usable. For a NacreFS mount, `below` are the directories of its objects.
+/// A `medium` is simulated below a store on a device; for other places the time of a disk is computed.
 ///
 /// # Errors
 ///
-/// A sentence that says why it cannot.
+/// A sentence with the reason.
 pub(super) fn open(
     target: &Path,
     owner: &Owner,
@@ -116,7 +118,7 @@ pub(super) fn open(
     Ok(Box::new(DirectoryGround::open(target, owner, below, disk)?))
 }
 
-/// The sentence for a directory that holds something.
+/// Returns the error for a directory that is not empty.
 fn not_empty(target: &Path, what: &str) -> Error {
     Error::Usage(format!(
         "{} is not empty ({what}): name an empty directory, nothing was changed",
@@ -124,12 +126,12 @@ fn not_empty(target: &Path, what: &str) -> Error {
     ))
 }
 
-/// Writes where a transfer belongs into its first bytes, so that a reader can tell.
+/// Writes the offset of a transfer into its first bytes, so that a reader can check it.
 pub(super) fn stamp(block: &mut [u8], offset: u64) {
     block[..8].copy_from_slice(&(offset ^ STAMP).to_le_bytes());
 }
 
-/// Whether a transfer is the one that was written there.
+/// Checks that a transfer is the one written at this offset.
 pub(super) fn check(block: &[u8], offset: u64, label: &str) -> Result<(), Error> {
     if block[..8] == (offset ^ STAMP).to_le_bytes() {
         return Ok(());

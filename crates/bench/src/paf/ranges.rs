@@ -1,19 +1,19 @@
-//! Lists of percents and sizes as they are given: `10..80`, `1M..64M`, `0,10,40..60`.
+//! Lists of percentages and sizes on the command line: `10..80`, `1M..64M`, `0,10,40..60`.
 
 use nacre_common::size;
 
-/// Distance of the percents of a range, and of the degrees of fragmentation.
+/// Step of the percentages of a range, and of the degrees of fragmentation.
 pub(super) const STEP: u8 = 10;
-/// Most of the capacity that may be filled, in percent: a file to measure with has to fit beside it.
+/// Share of the capacity that may be filled, in percent, at most: the measured file has to fit in addition.
 const CAPACITY_MAX: u8 = 90;
-/// Most that may be fragmented, in percent.
+/// Degree of fragmentation in percent, at most.
 const FRAGMENT_MAX: u8 = 90;
-/// Largest transfer in bytes: a buffer of this size is held in memory.
+/// Size of a transfer in bytes, at most: a buffer of this size is held in memory.
 const XFER_MAX: u64 = 1 << 30;
-/// Unit of transfers, in bytes: what O_DIRECT takes on every device.
+/// Unit of transfers in bytes: O_DIRECT accepts it on every device.
 pub(super) const UNIT: u64 = 4096;
 
-/// Parts of a list, each one value or the two ends of a range.
+/// Splits a list into parts, each one value or the two ends of a range.
 fn parts(text: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
     text.split(',').map(|part| match part.split_once("..") {
         Some((first, last)) => (first.trim(), Some(last.trim_start_matches('=').trim())),
@@ -45,7 +45,7 @@ fn percents(option: &str, text: &str, most: u8) -> Result<Vec<u8>, String> {
     Ok(all)
 }
 
-/// Levels that are filled, in percent.
+/// Parses the levels to fill, in percent.
 ///
 /// # Errors
 ///
@@ -54,7 +54,7 @@ pub(super) fn capacities(text: &str) -> Result<Vec<u8>, String> {
     percents("capacity", text, CAPACITY_MAX)
 }
 
-/// Degrees of fragmentation, in percent.
+/// Parses degrees of fragmentation, in percent.
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ pub(super) fn fragments(text: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Sizes of transfers in bytes; a range doubles.
+/// Parses sizes of transfers in bytes; a range doubles.
 ///
 /// # Errors
 ///

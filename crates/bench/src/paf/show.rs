@@ -23,30 +23,31 @@ struct Line {
     #[serde(flatten)]
     state: Paf,
     xfer: u64,
-    /// Bytes per second of each iteration.
+    /// Bandwidth of each iteration in bytes per second.
     write: Vec<f64>,
     read: Vec<f64>,
     write_mean: f64,
     read_mean: f64,
-    /// Every transfer went around the page cache.
+    /// Every transfer bypassed the page cache.
     direct: bool,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     control: Option<Beside>,
 }
 
-/// What the control had beside the iterations of a line.
+/// Figures of the control during the iterations of a line.
 #[derive(Debug, Clone, Serialize)]
 struct Beside {
-    /// Bytes per second of each iteration.
+    /// Bandwidth of each iteration in bytes per second.
     control_write: Vec<f64>,
     control_read: Vec<f64>,
-    /// Medians of the ratios of each iteration to the control right before it: one that the disk was disturbed in weighs no more than others.
+    /// Median of the ratios of each iteration to the control right before it: one iteration with a disturbed
+    /// disk has no extra weight.
     write_to_control: f64,
     read_to_control: f64,
 }
 
 impl Beside {
-    /// `None` unless all have one.
+    /// Returns `None` unless all cells have a control.
     fn of(cells: &[&Cell]) -> Option<Beside> {
         let rates: Vec<Rates> = cells.iter().map(|cell| cell.control).collect::<Option<_>>()?;
         let ratios = |of: fn(&Cell, &Rates) -> f64| {
@@ -118,7 +119,7 @@ fn title(state: &State) -> String {
     format!("Populate and fragment (PaF) on {}", state.label)
 }
 
-/// What a reader has to know.
+/// Returns the notes for readers.
 fn notes(state: &State) -> Vec<String> {
     let settings = &state.settings;
     let mut notes = vec![format!(
@@ -177,7 +178,7 @@ fn notes(state: &State) -> Vec<String> {
     notes
 }
 
-/// What a reader of computed figures has to know.
+/// Returns the note on computed figures.
 fn computed_note(medium: AnyMedium) -> String {
     format!(
         "COMPUTED service times ({medium}): what a simulated disk would take for the extents of the measured file; journal, allocation and \
@@ -185,7 +186,7 @@ fn computed_note(medium: AnyMedium) -> String {
     )
 }
 
-/// The table of the talk, then what the states look like on the device.
+/// Formats the table of the talk, then the fragmentation of the states on the device.
 pub(super) fn table(state: &State) -> String {
     let lines = lines(state);
     let iterations = state.settings.iterations;
@@ -206,7 +207,7 @@ pub(super) fn table(state: &State) -> String {
             (&line.read, line.read_mean, beside(|control| control.read_to_control)),
         ] {
             row.extend(values.iter().map(|value| megabytes(*value)));
-            // Of an unfinished run.
+            // An unfinished run has fewer.
             row.extend((values.len()..iterations as usize).map(|_| String::new()));
             row.push(megabytes(mean));
             row.extend(ratio.map(|ratio| format!("{ratio:.2}")));
@@ -256,7 +257,7 @@ fn megabytes(rate: f64) -> String {
     if value < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") }
 }
 
-/// Everything for programs.
+/// Formats all results for programs.
 pub(super) fn json(state: &State) -> String {
     let json = Json {
         title: title(state),
@@ -272,7 +273,7 @@ pub(super) fn json(state: &State) -> String {
     serde_json::to_string_pretty(&json).expect("results have no keys other than strings")
 }
 
-/// A map for each transfer size, and what its ratios are to.
+/// Returns a heat map for each transfer size, and the name of the baseline of its ratios.
 fn maps(state: &State, writes: bool) -> (Vec<HeatMap>, String) {
     let lines = lines(state);
     let settings = &state.settings;
@@ -281,7 +282,7 @@ fn maps(state: &State, writes: bool) -> (Vec<HeatMap>, String) {
     fragments.sort_unstable();
     fragments.dedup();
     let value = |line: &Line| if writes { line.write_mean } else { line.read_mean };
-    // What is compared with the first state: ratios to the control where there is one.
+    // Value that is compared with the first state: the ratio to the control where there is one.
     let compared = |line: &Line| match &line.control {
         Some(control) if writes => control.write_to_control,
         Some(control) => control.read_to_control,
@@ -398,7 +399,7 @@ mod tests {
         let mut state = measured();
         state.settings.control = Some("/srv/beside".into());
         for cell in &mut state.cells {
-            // A disk whose writes get slower in the same way: the target has not changed.
+            // A disk whose writes slow down likewise: the target has not changed.
             cell.control = Some(Rates { write: cell.write * 2.0, read: 4e9 });
         }
         state.cells[0].control = Some(Rates { write: 1.0, read: 4e9 });

@@ -1,4 +1,4 @@
-//! What is known of a run: kept in its output directory, replaced as a whole after every cell.
+//! State of a run, stored in its output directory and replaced atomically after every cell.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
@@ -15,48 +15,49 @@ use nacre_store::object::simulated::AnyMedium;
 /// Name of the file.
 const STATE: &str = "state.json";
 const STATE_NEW: &str = "state.json.new";
-/// Version of what is in it.
+/// Version of the file's content.
 const VERSION: u32 = 1;
-/// The process that works in the directory has a lock on this file.
+/// Lock file; the process that works in the directory holds the lock.
 const LOCK: &str = "lock";
-/// What a report writes beside it.
+/// Files of the report in the same directory.
 pub(super) const REPORTS: [&str; 5] = ["table.txt", "results.json", "write.svg", "read.svg", "report.html"];
 
-/// What a run was asked for. A process that goes on with it has to be asked for the same.
+/// Options of a run. A process that continues it must have the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Settings {
-    /// Directory or store, absolute.
+    /// Directory or store, an absolute path.
     pub(super) target: PathBuf,
     /// Levels in percent.
     pub(super) capacity: Vec<u8>,
     /// Degrees of fragmentation in percent.
     pub(super) fragment: Vec<u8>,
-    /// Bytes of a transfer.
+    /// Sizes of a transfer in bytes.
     pub(super) xfer: Vec<u64>,
     pub(super) iterations: u32,
     pub(super) seed: u64,
-    /// Threads that populate.
+    /// Number of threads that populate.
     pub(super) writers: usize,
-    /// Bytes that count as the capacity, if it is not all that is free.
+    /// Size in bytes that counts as the capacity; `None` for all free space.
     pub(super) size: Option<u64>,
-    /// Bytes of the measured file, if they were said.
+    /// Size of the measured file in bytes, if given.
     pub(super) file_size: Option<u64>,
-    /// The kernel's caches are left as they are.
+    /// The kernel's caches are not dropped.
     pub(super) keep_caches: bool,
-    /// What is simulated below the store, if something is. Runs of before this was possible have none.
+    /// Medium that is simulated below the store, if any. State files written before this option existed lack
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) simulated_medium: Option<String>,
-    /// Directory of a file that is measured by turns with the other one, absolute, if that was wished for.
+    /// Directory of the control file, an absolute path, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) control: Option<PathBuf>,
 }
 
-/// One of the states that are measured.
+/// A measured state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Paf {
     /// Percent of the capacity that is populated.
     pub(super) capacity: u8,
-    /// Percent of that that was removed and written anew.
+    /// Percent of that that was removed and rewritten.
     pub(super) fragment: u8,
 }
 
@@ -67,12 +68,12 @@ impl std::fmt::Display for Paf {
 }
 
 impl Settings {
-    /// What is simulated below the store.
+    /// Returns the medium that is simulated below the store.
     pub(super) fn medium(&self) -> Result<Option<AnyMedium>, Error> {
         self.simulated_medium.as_deref().map(medium::parse).transpose().map_err(Error::Usage)
     }
 
-    /// The states in the order in which they are made: an empty one cannot be fragmented.
+    /// Returns the states in the order of their creation: an empty one cannot be fragmented.
     pub(super) fn states(&self) -> Vec<Paf> {
         let of = |&capacity: &u8| {
             let fragment: &[u8] = if capacity == 0 { &[0] } else { &self.fragment };
@@ -81,8 +82,8 @@ impl Settings {
         self.capacity.iter().flat_map(of).collect()
     }
 
-    /// Cells of one state in the order in which they are measured, as transfer size and iteration. Every size has its first
-    /// iteration before any has its second: the first after a change is the one that differs.
+    /// Returns the cells of one state in the order of measurement, as transfer size and iteration. Every size
+    /// has its first iteration before any has its second: only the first after a change differs.
     pub(super) fn cells(&self) -> Vec<(u64, u32)> {
         (1..=self.iterations).flat_map(|round| self.xfer.iter().map(move |&xfer| (xfer, round))).collect()
     }
@@ -95,24 +96,24 @@ pub(super) struct Cell {
     pub(super) paf: Paf,
     pub(super) xfer: u64,
     pub(super) iteration: u32,
-    /// Bytes per second.
+    /// Bandwidth in bytes per second.
     pub(super) write: f64,
     pub(super) read: f64,
-    /// Both went around the page cache.
+    /// Both bypassed the page cache.
     pub(super) direct: bool,
-    /// What the control had right before.
+    /// Figures of the control right before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) control: Option<Rates>,
 }
 
-/// Bytes per second.
+/// Bandwidth in bytes per second.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Rates {
     pub(super) write: f64,
     pub(super) read: f64,
 }
 
-/// What a state looks like on the device, as far as it can be told.
+/// Fragmentation of a state on the device, as far as the target reports it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Shape {
     #[serde(flatten)]
@@ -121,39 +122,39 @@ pub(super) struct Shape {
     pub(super) free: Option<FreeFigures>,
 }
 
-/// Files that are there, whole and durable.
+/// The population of the target, complete and durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Level {
     pub(super) percent: u8,
     pub(super) rounds: u8,
 }
 
-/// Everything that is kept.
+/// The content of the state file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct State {
     pub(super) version: u32,
-    /// Whose the files in the target are.
+    /// Id of the run that owns the files in the target.
     pub(super) id: String,
     pub(super) settings: Settings,
     pub(super) machine: Machine,
-    /// What the target is, for people; empty until it is known.
+    /// Description of the target for people; empty until it is known.
     pub(super) label: String,
-    /// Bytes of which percents are taken, once they are known.
+    /// Capacity in bytes that percentages refer to; 0 until it is known.
     pub(super) capacity: u64,
-    /// Bytes of the measured file.
+    /// Size of the measured file in bytes.
     pub(super) file_bytes: u64,
-    /// The kernel's caches were emptied before every read.
+    /// The kernel's caches were dropped before every read.
     pub(super) caches_emptied: bool,
     /// The time of a simulated disk was computed, not waited for.
     #[serde(default)]
     pub(super) is_computed: bool,
-    /// What is there; `None` while it is made.
+    /// Population of the target; `None` while it changes.
     pub(super) level: Option<Level>,
-    /// Times that a process went on with it.
+    /// Number of times that a process continued the run.
     pub(super) resumed: u32,
     pub(super) shapes: Vec<Shape>,
     pub(super) cells: Vec<Cell>,
-    /// Everything is measured and the files are gone.
+    /// Everything is measured and the files are removed.
     pub(super) ended: bool,
 }
 
@@ -180,13 +181,13 @@ impl State {
         })
     }
 
-    /// Whether a cell is measured.
+    /// Returns whether a cell is measured.
     pub(super) fn has(&self, paf: Paf, xfer: u64, iteration: u32) -> bool {
         self.cells.iter().any(|cell| cell.paf == paf && cell.xfer == xfer && cell.iteration == iteration)
     }
 }
 
-/// An output directory that this process has for itself.
+/// An output directory, locked by this process.
 pub(super) struct Output {
     pub(super) directory: PathBuf,
     is_new: bool,
@@ -194,7 +195,8 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// The directory of a run with `settings`: a new one, or that of the same run. `again` are the words that start it.
+    /// Opens the directory of a run with `settings`: a new one, or that of the same run. `again` is the
+    /// command line that starts it.
     pub(super) fn open(directory: &Path, settings: &Settings) -> Result<(Output, State), Error> {
         let shown = directory.display().to_string();
         let state = match read(directory)? {
@@ -239,7 +241,7 @@ impl Output {
         Ok((output, state))
     }
 
-    /// Replaces what is kept. Durable on return.
+    /// Replaces the state file. Durable on return.
     pub(super) fn save(&self, state: &State) -> Result<(), Error> {
         let text = serde_json::to_string(state).expect("a state has no keys other than strings");
         let (new, path) = (self.directory.join(STATE_NEW), self.directory.join(STATE));
@@ -253,19 +255,19 @@ impl Output {
         write().map_err(Error::io("write", &path))
     }
 
-    /// Removes what this process has made, if nothing has been measured: the run was refused.
+    /// Removes what this process has created, if nothing has been measured because the run was refused.
     pub(super) fn withdraw(&self) {
         if self.is_new {
             for name in [STATE, LOCK] {
                 let _ = fs::remove_file(self.directory.join(name));
             }
-            // Only if it is empty.
+            // Fails unless it is empty.
             let _ = fs::remove_dir(&self.directory);
         }
     }
 }
 
-/// What is kept in a directory, if it is that of a run.
+/// Reads the state file in a directory, if it is that of a run.
 pub(super) fn read(directory: &Path) -> Result<Option<State>, Error> {
     let path = directory.join(STATE);
     let text = match fs::read_to_string(&path) {
@@ -283,12 +285,12 @@ pub(super) fn read(directory: &Path) -> Result<Option<State>, Error> {
     }
 }
 
-/// The first argument in which two runs differ.
+/// Returns the first option in which two runs differ.
 fn difference(old: &Settings, new: &Settings) -> String {
     let value = |settings: &Settings| serde_json::to_value(settings).expect("no keys other than strings");
     let (old, new) = (value(old), value(new));
     let keys = old.as_object().into_iter().chain(new.as_object()).flat_map(|object| object.keys());
-    // What was not wished for may be left out.
+    // Optional settings may be missing.
     let show = |value: Option<&serde_json::Value>| value.map_or("not given".to_owned(), ToString::to_string);
     let mut differing = keys.filter(|key| old.get(key.as_str()) != new.get(key.as_str()));
     differing.next().map_or_else(String::new, |key| {

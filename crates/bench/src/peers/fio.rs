@@ -1,4 +1,4 @@
-//! The fio program, as everybody has it.
+//! The fio program.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,21 +9,21 @@ use crate::error::Error;
 use crate::machine::{self, CpuTime};
 use crate::report::Unit;
 
-/// How much work there is.
+/// Sizes of the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Sizes {
-    /// Jobs of random work at the same time.
+    /// Number of concurrent jobs of random work.
     pub(super) tasks: u64,
-    /// MiB of the file.
+    /// Size of the file in MiB.
     pub(super) size_mib: u64,
-    /// Seconds of random work.
+    /// Duration of random work in seconds.
     pub(super) seconds: u64,
 }
 
 /// A run of fio on the file that the first one writes.
 struct Run {
     name: &'static str,
-    /// `read` or `write`, as fio's results have it.
+    /// `read` or `write`, as in fio's results.
     side: &'static str,
     is_random: bool,
     words: &'static str,
@@ -51,14 +51,14 @@ const RUNS: [Run; 4] = [
     },
 ];
 
-/// Whether fio is installed.
+/// Returns whether fio is installed.
 pub(super) fn is_there() -> bool {
     let mut command = Command::new("fio");
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// All runs in `work`; `push` as in [`super::parts::Context::perform`].
+/// Runs everything in `work`; `push` as in [`super::parts::Context::perform`].
 pub(super) fn round_on(
     work: &Path,
     sizes: Sizes,
@@ -75,7 +75,7 @@ pub(super) fn round_on(
                 let cpu_us = busy_us as f64 / found.operations.max(1.0);
                 push(run.name, Unit::OpsPerSecond, found.operations_per_second, Some(cpu_us));
             }
-            // The program's own start is a large part of a short run's CPU time.
+            // The program's own start dominates the CPU time of a short run.
             false => push(run.name, Unit::BytesPerSecond, found.bytes_per_second, None),
         }
     }
@@ -97,7 +97,7 @@ fn call(work: &Path, run: &Run, sizes: Sizes) -> Result<String, Error> {
         command.args([format!("--numjobs={}", sizes.tasks), format!("--runtime={}", sizes.seconds)]);
         command.arg("--time_based");
     }
-    // fio leaves files of its state where it is called.
+    // fio leaves state files in its working directory.
     command.current_dir(work).stdin(Stdio::null());
     let output = command.output().map_err(Error::io("start", "fio"))?;
     if output.status.success() {
@@ -108,7 +108,7 @@ fn call(work: &Path, run: &Run, sizes: Sizes) -> Result<String, Error> {
     Err(wrong(run.name, &last))
 }
 
-/// What fio found.
+/// A result of fio.
 #[derive(Debug, PartialEq)]
 struct Found {
     bytes_per_second: f64,
@@ -116,7 +116,7 @@ struct Found {
     operations: f64,
 }
 
-/// From fio's JSON, before which it may print notes.
+/// Parses fio's JSON, which notes may precede.
 fn figure(text: &str, side: &str) -> Result<Found, String> {
     let json = text.find('{').map_or("", |start| &text[start..]);
     let value: Value = serde_json::from_str(json).map_err(|error| format!("fio's results: {error}"))?;

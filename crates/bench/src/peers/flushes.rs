@@ -1,8 +1,8 @@
-//! Whether an fsync is durable, counted rather than believed: flushes that a block device has carried out.
+//! Durability of fsync, counted rather than trusted: flushes that a block device has executed.
 //!
-//! A write that a device has answered may be in its volatile cache; only a flush brings it to the medium. So an fsync after
-//! which the device below has counted no flush has kept nothing. The kernel counts flushes of a whole device, those of others
-//! that use it included: it should keep the data of one file system alone.
+//! A completed write may be in the volatile cache of a device; only a flush brings it to the medium. So an
+//! fsync without a flush of the device below has made nothing durable. The kernel counts flushes of a whole
+//! device, those of other users included: it should hold the data of one file system only.
 
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -13,23 +13,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// Writes with fsync in a round.
+/// Number of writes with fsync in a round.
 const FSYNCS: u64 = 20;
-/// Bytes of each.
+/// Size of each in bytes.
 const BYTES: usize = 4096;
-/// Place of the flushes in the statistics of a device (Linux 5.5 and later).
+/// Index of the flushes in the statistics of a device (Linux 5.5 and later).
 const FLUSHES: usize = 15;
-/// Durable from so many flushes per fsync: a checkpoint of others may be counted too, a missing one never is.
+/// Flushes per fsync from which it counts as durable: a missing flush is always seen, and flushes of others
+/// may be counted, too.
 const DURABLE: f64 = 0.95;
 
-/// The device of a path.
+/// The block device below a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Counter {
     /// Its directory in /sys.
     directory: PathBuf,
 }
 
-/// What was counted.
+/// Counted fsyncs and flushes.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Flushes {
     fsyncs: u64,
@@ -42,7 +43,7 @@ impl Flushes {
         self.flushes += more.flushes;
     }
 
-    /// What was found until now.
+    /// Returns the verdict so far.
     pub(super) fn verdict(&self) -> String {
         if self.fsyncs == 0 {
             return "not counted: no fsync was measured".to_owned();
@@ -54,11 +55,11 @@ impl Flushes {
 }
 
 impl Counter {
-    /// Of the device that the file system of `path` is on.
+    /// Finds the device of the file system of `path`.
     ///
     /// # Errors
     ///
-    /// Why nothing can be counted.
+    /// The reason why nothing can be counted.
     pub(super) fn below(path: &Path) -> Result<Counter, String> {
         let device = std::fs::metadata(path).map_err(|error| error.to_string())?.dev();
         Counter::of_number(device)
@@ -66,11 +67,11 @@ impl Counter {
             .checked()
     }
 
-    /// Of a block device.
+    /// Opens the counter of a block device.
     ///
     /// # Errors
     ///
-    /// Why nothing can be counted.
+    /// The reason why nothing can be counted.
     pub(super) fn of_device(device: &Path) -> Result<Counter, String> {
         let name = device.display();
         let found = std::fs::metadata(device).map_err(|error| format!("{name}: {error}"))?;
@@ -84,7 +85,7 @@ impl Counter {
     fn of_number(device: u64) -> Option<Counter> {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let directory = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-        // Flushes are those of the whole device, and counted there alone.
+        // Only the whole device has a count of flushes, not a partition.
         let directory = match directory.join("partition").exists() {
             true => directory.parent()?.to_owned(),
             false => directory,
@@ -106,13 +107,13 @@ impl Counter {
     }
 }
 
-/// The flushes in the statistics of a device.
+/// Parses the number of flushes in the statistics of a device.
 fn flushes_in(text: &str) -> Option<u64> {
     text.split_whitespace().nth(FLUSHES)?.parse().ok()
 }
 
-/// Appends to a new file in `directory`, with an fsync after each write; the milliseconds that one of them takes. What
-/// `counter` counted meanwhile is added to `flushes`.
+/// Appends to a new file in `directory` with an fsync after each write; returns the milliseconds of one. The
+/// flushes that `counter` counted during this are added to `flushes`.
 pub(super) fn append(
     directory: &Path,
     counter: Option<&Counter>,
@@ -123,7 +124,7 @@ pub(super) fn append(
     let bytes = [0x5a; BYTES];
     let mut step =
         || file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(Error::io("fsync", &path));
-    // The first one brings the name of the file along, and what was written before.
+    // The first one also makes the file's name and earlier writes durable.
     step()?;
     let before = counter.and_then(Counter::now);
     let start = Instant::now();

@@ -13,13 +13,13 @@ use crate::error::Error;
 Example: nacre bench peers nacre=/mnt/nacre gluster=/mnt/gluster --version gluster='GlusterFS 10.3' --device gluster=/dev/loop1
 bench/peers/run starts several file systems on one machine and calls this.")]
 pub struct PeersArguments {
-    /// What to call a path, and where it is mounted; the first one is the subject of all ratios
+    /// Name and mount point of a path; the first one is the subject of all ratios
     #[arg(required = true, value_name = "NAME=PATH")]
     paths: Vec<String>,
     /// Rounds over all paths; the median is shown
     #[arg(long, default_value_t = 3)]
     pub(super) runs: usize,
-    /// These parts alone
+    /// Parts; all by default
     #[arg(long = "part", value_enum, value_delimiter = ',')]
     parts: Vec<Part>,
     /// Tasks of mdtest and IOR, and jobs of fio
@@ -34,19 +34,21 @@ pub struct PeersArguments {
     /// Seconds of each random read and write of fio
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(super) seconds: u64,
-    /// A path that is a ceiling or another form of the first one: it is shown, but is no candidate for the best of the others
+    /// A path that is a ceiling or a variant of the first one: it is shown, but is no candidate for the best
+    /// of the others
     #[arg(long = "bound", value_name = "NAME")]
     bounds: Vec<String>,
-    /// Block device that keeps the data of NAME, whose flushes are counted; found where the path itself is on one
+    /// Block device with the data of NAME, whose flushes are counted; by default the device of the path, if
+    /// there is one
     #[arg(long = "device", value_name = "NAME=DEVICE")]
     devices: Vec<String>,
-    /// What NAME is, for the report
+    /// Version of NAME, for the report
     #[arg(long = "version", value_name = "NAME=TEXT")]
     versions: Vec<String>,
     /// Processes that serve NAME, whose memory is shown
     #[arg(long, value_name = "NAME=PID[,PID..]")]
     pids: Vec<String>,
-    /// Seconds after which a part counts as hanging; the path gets no more work then
+    /// Seconds after which a part counts as hanging; the path gets no further work
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(super) limit: u64,
     /// Also write the results there, for 'bench talks --peers', 'bench compare' and 'bench history'
@@ -58,7 +60,7 @@ pub struct PeersArguments {
 }
 
 impl PeersArguments {
-    /// All paths, checked.
+    /// Returns all paths, checked.
     pub(super) fn peers(&self) -> Result<Vec<Peer>, Error> {
         let mut peers: Vec<Peer> = Vec::new();
         for word in &self.paths {
@@ -98,26 +100,26 @@ impl PeersArguments {
         Ok(peers)
     }
 
-    /// The parts that are wanted, in their order.
+    /// Returns the selected parts in order.
     pub(super) fn parts(&self) -> Vec<Part> {
         let is_wanted = |part: &Part| self.parts.is_empty() || self.parts.contains(part);
         Part::ALL.into_iter().filter(is_wanted).collect()
     }
 }
 
-/// Name and value of `NAME=VALUE`, neither of them empty.
+/// Splits `NAME=VALUE` into name and value, neither of them empty.
 fn pair<'a>(word: &'a str, what: &str) -> Result<(&'a str, &'a str), Error> {
     let found = word.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty());
     found.ok_or_else(|| Error::Usage(format!("{what} is given as NAME=VALUE, not as '{word}'")))
 }
 
-/// The peer that an option names.
+/// Returns the peer that an option names.
 fn named<'a>(peers: &'a mut [Peer], name: &str, option: &str) -> Result<&'a mut Peer, Error> {
     let peer = peers.iter_mut().find(|peer| peer.name == name);
     peer.ok_or_else(|| Error::Usage(format!("{option}: no path is called '{name}'")))
 }
 
-/// The peer that an option names, and what it says of it.
+/// Returns the peer that an option names, and the option's value.
 fn of<'a>(peers: &'a mut [Peer], word: &'a str, option: &str) -> Result<(&'a mut Peer, &'a str), Error> {
     let (name, value) = pair(word, option)?;
     Ok((named(peers, name, option)?, value))

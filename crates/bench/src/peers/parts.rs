@@ -1,4 +1,4 @@
-//! The parts of the work, each on one path for one round.
+//! The parts of the work: each runs on one path for one round.
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
@@ -13,12 +13,12 @@ use crate::report::Unit;
 use crate::worker::Myself;
 use crate::{ior, machine, mdtest, programs};
 
-/// Bytes of a file in the hard part of mdtest, and of a record in that of IOR: those of the IO500 benchmark, which no block
-/// size divides.
+/// Size of a file in the hard part of mdtest, and of a record in that of IOR: those of the IO500 benchmark,
+/// multiples of no block size.
 const HARD_FILE_BYTES: u64 = 3_901;
 const HARD_RECORD_BYTES: u64 = 47_008;
 
-/// What can be left out by itself.
+/// A selectable part of the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Part {
     /// Empty files, a directory for each task
@@ -33,7 +33,7 @@ pub(crate) enum Part {
     IorEasy,
     /// Records of 47,008 bytes, of all tasks in one file
     IorHard,
-    /// Appends with fsync, and what reaches the device
+    /// Appends with fsync, and the flushes of the device
     Fsync,
 }
 
@@ -48,7 +48,7 @@ impl Part {
         Part::Fsync,
     ];
 
-    /// For sentences.
+    /// Returns the name for use in sentences.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Part::MdtestEasy => "mdtest easy",
@@ -62,21 +62,21 @@ impl Part {
     }
 }
 
-/// One part on one path.
+/// Order to run one part on one path.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) part: Part,
     /// Mount point or directory.
     pub(super) path: PathBuf,
-    /// Device and inode of the path at the start: others mean that it is no longer mounted.
+    /// Device and inode of the path at the start: different ones mean that it is not mounted any more.
     pub(super) identity: Option<Identity>,
     /// Empty directory to work in.
     pub(super) work: PathBuf,
-    /// Files of each task of mdtest.
+    /// Number of files of each task of mdtest.
     pub(super) files: u64,
-    /// Tasks, and sizes of fio and IOR.
+    /// Number of tasks, and sizes of fio and IOR.
     pub(super) sizes: fio::Sizes,
-    /// Where the programs' [`crate::programs::Source`] is.
+    /// Directory of the programs' [`crate::programs::Source`].
     pub(super) source: Option<PathBuf>,
     /// Device whose flushes are counted.
     pub(super) counter: Option<Counter>,
@@ -90,20 +90,21 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Of what is at `path` now.
+    /// Reads the identity of what is at `path`.
     pub(super) fn of(path: &Path) -> Option<Identity> {
         std::fs::metadata(path).ok().map(|found| Identity { device: found.dev(), inode: found.ino() })
     }
 }
 
 impl Order {
-    /// Whether the path is no longer what it was.
+    /// Returns whether another file system is at the path.
     pub(super) fn has_changed(&self) -> bool {
         Identity::of(&self.path) != self.identity
     }
 
-    /// Runs the part, caches emptied before; calls `push` with the name, the unit and the value of each figure, and the
-    /// machine's CPU time per operation in microseconds where it is known. Flushes that were counted are added to `flushes`.
+    /// Runs the part with the caches dropped first; calls `push` with the name, the unit and the value of
+    /// each figure, and the machine's CPU time per operation in microseconds where it is known. Counted
+    /// flushes are added to `flushes`.
     pub(super) fn perform(
         &self,
         myself: &Myself,
@@ -129,7 +130,7 @@ impl Order {
             Part::Fio => fio::round_on(&self.work, self.sizes, push)?,
             Part::IorEasy | Part::IorHard => {
                 for words in ["-w -k -e", "-r -C"] {
-                    // What is read comes from the file system, not from the kernel's cache.
+                    // Reads must reach the file system, not the kernel's cache.
                     drop_caches()?;
                     for (access, rate) in ior::bandwidths(&self.ior(words), myself)? {
                         push(&format!("{} {access}", part.label()), Unit::BytesPerSecond, rate, None);
@@ -166,7 +167,7 @@ impl Order {
     }
 }
 
-/// A command line that ends with a path.
+/// Splits a command line and appends a path.
 fn words(line: &str, path: &Path) -> Vec<OsString> {
     line.split(' ').map(OsString::from).chain([path.as_os_str().to_owned()]).collect()
 }
@@ -175,7 +176,7 @@ fn drop_caches() -> Result<(), Error> {
     machine::drop_caches()
 }
 
-/// Empties the directory of a path for the next part; where that fails the next part says more.
+/// Empties the directory of a path for the next part. Failures are ignored: the next part reports them.
 pub(super) fn clear(work: &Path) {
     for entry in std::fs::read_dir(work).into_iter().flatten().flatten() {
         let path = entry.path();

@@ -1,4 +1,4 @@
-//! Figures of all paths side by side, and as rows against each other.
+//! Figures of all paths in columns, and as rows of pairs.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::Peer;
 use crate::report::{Against, Row, Unit, markdown};
 use crate::sample::Samples;
 
-/// How to read the tables.
+/// Explanation of the tables.
 pub(super) const LEGEND: [&str; 4] = [
     "figures are medians of alternating rounds, in brackets the spread; in parentheses CPU time of the whole machine per operation",
     "a ratio above 1 is better for the first path, whether more or less is better for the figure",
@@ -15,11 +15,11 @@ pub(super) const LEGEND: [&str; 4] = [
      comparable between one that is durable and one that is not",
 ];
 
-/// What was measured, by figure and path.
+/// Results by figure and path.
 #[derive(Debug)]
 pub(super) struct Figures {
     names: Vec<String>,
-    /// Which paths are no candidates for the best of the others.
+    /// Paths that are no candidates for the best of the others.
     bounds: Vec<bool>,
     lines: Vec<Line>,
 }
@@ -28,18 +28,19 @@ pub(super) struct Figures {
 struct Line {
     name: String,
     unit: Unit,
-    /// Of each path.
+    /// Results of each path.
     samples: Vec<Samples>,
     cpu_us: Vec<Samples>,
 }
 
 impl Figures {
-    /// None yet, of paths with these names; `bounds` says which are no candidates for the best of the others.
+    /// Creates an empty set for paths with these names; `bounds` marks those that are no candidates for the
+    /// best of the others.
     pub(super) fn new(names: &[String], bounds: &[bool]) -> Figures {
         Figures { names: names.to_vec(), bounds: bounds.to_vec(), lines: Vec::new() }
     }
 
-    /// Adds what a round found on path `index`.
+    /// Adds a result of a round on path `index`.
     pub(super) fn push(&mut self, name: &str, unit: Unit, index: usize, value: f64, cpu_us: Option<f64>) {
         let at = self.lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
             let none = vec![Samples::new(); self.names.len()];
@@ -52,8 +53,8 @@ impl Figures {
         }
     }
 
-    /// A row for each figure and pair of the first path with another, as `compare` and the page of the talks read them; figures
-    /// that a path has alone are rows without comparison.
+    /// Returns a row for each figure and pair of the first path with another, for `compare` and the page of
+    /// the talks; a figure that only one path has is a row without comparison.
     pub(super) fn rows(&self) -> Vec<Row> {
         self.lines.iter().flat_map(|line| self.rows_of(line)).collect()
     }
@@ -84,7 +85,8 @@ impl Figures {
         (1..self.names.len()).filter(|&index| !self.bounds[index])
     }
 
-    /// A column for each path, and the ratios of the first to each other one and to the best of these.
+    /// Formats a table with one column per path, and the ratios of the first to each other path and to the
+    /// best of these.
     pub(super) fn table(&self) -> String {
         let (subject, others) = (&self.names[0], &self.names[1..]);
         let mut headings = vec!["figure".to_owned()];
@@ -130,14 +132,14 @@ impl Line {
         text
     }
 
-    /// How many times better the first path is than `other`, round by round; the median.
+    /// Returns how many times better the first path is than `other`: the median over rounds.
     fn ratio(&self, other: usize) -> Option<f64> {
         let (ours, theirs) = (&self.samples[0], &self.samples[other]);
         let ratios = if self.unit.is_rate() { ours.ratio(theirs) } else { theirs.ratio(ours) };
         (ratios.count() > 0).then(|| ratios.median())
     }
 
-    /// The best of some paths.
+    /// Returns the best of some paths.
     fn best(&self, of: impl Iterator<Item = usize>) -> Option<usize> {
         let measured = of.filter(|&index| self.samples[index].count() > 0);
         measured.max_by(|&a, &b| {
@@ -155,7 +157,7 @@ fn shown(ratio: f64) -> String {
     format!("{ratio:.2}")
 }
 
-/// What each path is, and whether an fsync on it is durable.
+/// Describes each path and states whether an fsync on it is durable.
 pub(super) fn description(peers: &[&Peer]) -> String {
     let mut lines = vec![["path", "version", "file system", "fsync"].map(str::to_owned).to_vec()];
     for peer in peers {
@@ -170,9 +172,9 @@ pub(super) fn description(peers: &[&Peer]) -> String {
     format!("What was measured\n\n{}", shown_table(&lines))
 }
 
-/// A table of lines, the first of which is the heading.
+/// Formats a table of lines, the first of which is the heading.
 fn shown_table(lines: &[Vec<String>]) -> String {
-    // A bar would begin another cell.
+    // A vertical bar would start another cell.
     let cell = |cell: &String| cell.replace('|', "/").replace('\n', " ");
     let lines: Vec<Vec<String>> = lines.iter().map(|line| line.iter().map(cell).collect()).collect();
     markdown(&lines, false)

@@ -1,7 +1,7 @@
 //! One part on one path, in a process of its own.
 //!
-//! A file system that no longer answers may hold a process in the kernel, where no signal reaches it. That process is the
-//! turn's, not the bench's: the bench leaves it behind after a time limit and goes on with the other paths.
+//! An unresponsive file system may block a process in the kernel, where no signal reaches it. That process is
+//! the turn's, not the bench's: after a timeout the bench abandons it and continues with the other paths.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub(super) struct Figure {
     pub(super) name: String,
     pub(super) unit: Unit,
     pub(super) value: f64,
-    /// CPU time of the machine per operation, in microseconds, where it is known.
+    /// CPU time of the machine per operation in microseconds, where it is known.
     pub(super) cpu_us: Option<f64>,
 }
 
@@ -33,15 +33,15 @@ pub(super) struct Figure {
 pub(super) enum End {
     /// Everything was measured.
     Done,
-    /// The path is no longer what it was.
+    /// Another file system is at the path.
     Gone,
-    /// It took longer than the limit.
+    /// The turn exceeded its time limit.
     Hung,
-    /// The reason why the part failed.
+    /// The part failed for this reason.
     Failed(String),
 }
 
-/// A line of the turn's process.
+/// A line of output of the turn's process.
 #[derive(Debug, Serialize, Deserialize)]
 enum Line {
     Figure(Figure),
@@ -51,14 +51,14 @@ enum Line {
     Failed(String),
 }
 
-/// The turn's side: performs the order in `setup` (JSON), and prints lines of JSON.
+/// Runs a turn in its process: executes the order in `setup` (JSON), and prints lines of JSON.
 ///
 /// # Errors
 ///
-/// A setup that is no order; what fails in the part is a line.
+/// A setup that is not an order; failures of the part are printed as a line.
 pub(crate) fn serve(setup: &str, myself: &Myself) -> Result<(), Error> {
     let order: Order = serde_json::from_str(setup).map_err(Error::usage)?;
-    // What is below a mount point must not be measured in its place.
+    // The directory below a mount point must not be measured in place of the mount.
     if order.has_changed() {
         say(&Line::Gone);
         return Ok(());
@@ -68,7 +68,7 @@ pub(crate) fn serve(setup: &str, myself: &Myself) -> Result<(), Error> {
         say(&Line::Figure(Figure { name: name.to_owned(), unit, value, cpu_us }));
     });
     say(&Line::Flushes(flushes));
-    // What a failed part has left would be in the way of the next one.
+    // Files that a failed part has left would disturb the next one.
     parts::clear(&order.work);
     say(&match done {
         Err(_) if order.has_changed() => Line::Gone,
@@ -82,8 +82,8 @@ fn say(line: &Line) {
     println!("{}", serde_json::to_string(line).expect("names and finite numbers are JSON"));
 }
 
-/// The bench's side: has `order` performed, and calls `push` with each figure as it comes. Flushes that were counted are added
-/// to `flushes`.
+/// Starts a turn from the bench: its process executes `order`, and `push` is called with each figure as it
+/// arrives. Counted flushes are added to `flushes`.
 ///
 /// # Errors
 ///
@@ -99,7 +99,7 @@ pub(super) fn take(
         serde_json::to_string(order).map_err(|_| Error::Usage("paths of peers must be UTF-8".to_owned()))?;
     let mut command = myself.command("task");
     command.args(["peers", &setup]).stdin(Stdio::null()).stdout(Stdio::piped());
-    // One that stays behind must not keep the bench's own output open.
+    // An abandoned process must not keep the bench's own output open.
     command.stderr(Stdio::piped());
     let mut child = group::start(&mut command).map_err(Error::io("start", myself.program()))?;
     let lines = lines_of(&mut child);
@@ -128,13 +128,13 @@ pub(super) fn take(
     }
 }
 
-/// Takes the process away, which has no more to say.
+/// Ends the process, whose output is complete.
 fn ended(mut child: Child, end: End) -> End {
     group::kill(&mut child);
     end
 }
 
-/// The lines of a process, from a thread that may outlive the turn: it waits for the end of their pipe.
+/// Receives the lines of a process on a thread, which may outlive the turn: it waits for the end of the pipe.
 fn lines_of(child: &mut Child) -> Receiver<Line> {
     let (sender, receiver) = channel();
     if let Some(output) = child.stdout.take() {
@@ -150,14 +150,15 @@ fn lines_of(child: &mut Child) -> Receiver<Line> {
     receiver
 }
 
-/// Shows what a process says on standard error, from a thread as above.
+/// Copies the standard error of a process, on a thread as above.
 fn pass_on_errors(child: &mut Child) {
     if let Some(mut errors) = child.stderr.take() {
         std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::stderr()));
     }
 }
 
-/// Removes the directory `work` of a path, in a process of its own; whether it is gone within `limit`.
+/// Removes the directory `work` of a path in a process of its own; returns whether it is removed within
+/// `limit`.
 pub(super) fn remove(work: &PathBuf, limit: Duration) -> bool {
     let mut command = std::process::Command::new("rm");
     command.arg("-rf").arg("--").arg(work).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

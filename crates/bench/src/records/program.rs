@@ -1,4 +1,4 @@
-//! The program that reads and writes: in Fortran, or its twin in C where there is no gfortran.
+//! The program that reads and writes: in Fortran, or an equivalent in C where gfortran is missing.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::stop;
 use rustix::process::Signal;
 
-/// What the program is written in.
+/// Programming language of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Language {
     /// Built with gfortran.
@@ -33,7 +33,7 @@ impl Language {
         }
     }
 
-    /// Name and text of the source.
+    /// Returns name and text of the source.
     fn source(self) -> (&'static str, &'static str) {
         match self {
             Language::Fortran => ("hycom.f90", include_str!("hycom.f90")),
@@ -41,7 +41,7 @@ impl Language {
         }
     }
 
-    /// First line of what the compiler says of itself; `None` if it is not installed.
+    /// Returns the first line of the compiler's version output; `None` if it is not installed.
     fn version(self) -> Option<String> {
         let output = Command::new(self.compiler()).arg("--version").stdin(Stdio::null()).output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -49,7 +49,7 @@ impl Language {
     }
 }
 
-/// A built program; removed with this value.
+/// A compiled program, removed on drop.
 #[derive(Debug)]
 pub(super) struct Program {
     language: Language,
@@ -58,7 +58,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Builds that of `wished`, or else the first one whose compiler is installed.
+    /// Compiles the version in `wished`, or else the first one whose compiler is installed.
     pub(super) fn build(wished: Option<Language>) -> Result<Program, Error> {
         let languages = wished.map_or(vec![Language::Fortran, Language::C], |language| vec![language]);
         let found =
@@ -82,7 +82,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Language and compiler.
+    /// Returns language and compiler.
     pub(super) fn name(&self) -> String {
         format!("{}, built by {} -O2 ({})", self.language.name(), self.language.compiler(), self.version)
     }
@@ -91,7 +91,8 @@ impl Program {
         self.directory.path().join("hycom")
     }
 
-    /// A call of the program. Settings of libgfortran's buffers are not passed on: the twin has none.
+    /// Runs the program. Settings of libgfortran's buffers are removed from its environment: the C version
+    /// has no buffers.
     pub(super) fn run(&self, words: &[OsString]) -> Result<Timers, Error> {
         let mut command = Command::new(self.path());
         command.args(words).stdin(Stdio::null());
@@ -120,7 +121,7 @@ fn failed(what: &str, output: &std::process::Output) -> Error {
     Error::Server { what: what.to_owned(), reason }
 }
 
-/// Calls of one routine.
+/// Calls of one routine: number and times.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Timer {
     pub(super) calls: u64,
@@ -129,7 +130,7 @@ pub(super) struct Timer {
 }
 
 impl Timer {
-    /// Both together.
+    /// Returns the sum of both.
     pub(super) fn and(self, other: Timer) -> Timer {
         Timer {
             calls: self.calls + other.calls,
@@ -138,7 +139,7 @@ impl Timer {
         }
     }
 
-    /// The numbers after `calls =`, `time =` and `longest =`.
+    /// Parses the numbers after `calls =`, `time =` and `longest =`.
     fn parse(line: &str) -> Option<Timer> {
         let number = |name: &str| {
             let (_, after) = line.split_once(&format!("   {name} ="))?;
@@ -149,13 +150,13 @@ impl Timer {
     }
 }
 
-/// What one call of the program measured.
+/// Result of one run of the program.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Timers {
     pub(super) opens: Timer,
-    /// Of zaiowr or zaiord.
+    /// Calls of zaiowr or zaiord.
     pub(super) records: Timer,
-    /// Of zaiocl, which includes an fsync that was wished for.
+    /// Calls of zaiocl, which includes the fsync if requested.
     pub(super) closes: Timer,
 }
 
@@ -173,7 +174,7 @@ impl Timers {
     }
 }
 
-/// What was measured by a call that writes and one that reads.
+/// Results of a run that writes and one that reads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Run {
     pub(super) write: Timers,
@@ -181,7 +182,8 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Bytes per second of the writes, of these with the closes, and of the reads.
+    /// Returns the bandwidth in bytes per second of the writes, of the writes with the closes, and of the
+    /// reads.
     pub(super) fn rates(&self, record_bytes: u64) -> [f64; 3] {
         let Timers { records, closes, .. } = self.write;
         let rate = |calls: u64, seconds: f64| (calls * record_bytes) as f64 / seconds;
@@ -192,7 +194,7 @@ impl Run {
         ]
     }
 
-    /// Of writes, closes after them, reads and all opens.
+    /// Returns the timers of writes, closes after them, reads and all opens.
     pub(super) fn timers(&self) -> [Timer; 4] {
         let Run { write, read } = self;
         [write.records, write.closes, read.records, write.opens.and(read.opens)]

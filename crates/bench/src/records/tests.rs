@@ -4,7 +4,7 @@ use std::process::Command;
 use super::program::{Language, Program, Timers};
 use super::*;
 
-/// System calls on the archives, as `NAME FLAGS-OR-OFFSET LENGTH`, of a program under strace.
+/// Returns the system calls of a program on the archives under strace, as `NAME FLAGS-OR-OFFSET LENGTH`.
 fn calls_of(program: &Program, words: &[std::ffi::OsString], log: &Path) -> Vec<String> {
     let mut command = Command::new("strace");
     command.args(["-y", "-s", "0", "-e", "trace=%desc,%file", "-o"]).arg(log);
@@ -12,7 +12,7 @@ fn calls_of(program: &Program, words: &[std::ffi::OsString], log: &Path) -> Vec<
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut position = 0;
     let text = std::fs::read_to_string(log).expect("a log");
-    // Not the call that starts the program, whose words name the directory.
+    // Without the execve of the program, whose arguments name the directory.
     let lines = text.lines().filter(|line| line.contains("/archv") && !line.starts_with("execve"));
     lines.map(|line| normal(line, &mut position)).collect()
 }
@@ -79,7 +79,7 @@ fn the_twin_in_c_makes_the_system_calls_of_the_fortran_program() {
         let count = |name: &str| expected.iter().filter(|call| call.starts_with(name)).count();
         let (reads, writes) = if is_write { (0, 9) } else { (5, 0) };
         assert_eq!((count("read "), count("write ")), (reads, writes), "{expected:?}");
-        // The fourth read is of the first record again.
+        // The fourth read returns to the first record.
         assert_eq!(count("lseek 0"), usize::from(!is_write), "{expected:?}");
         assert_eq!(count("fsync"), if is_write && arguments.fsync { 3 } else { 0 });
         let bytes = arguments.record_bytes();

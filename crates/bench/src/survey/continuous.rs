@@ -1,8 +1,9 @@
-//! Writing on and on: bandwidth over time, and what trimming does to it.
+//! Continuous writing: bandwidth over time, and the effect of trims on it.
 //!
-//! All objects are there from the start. Threads write over random records; after as many of these as an object has records
-//! each removes one and writes it anew, so that space is freed and given out again. A device
-//! that has to clear what it does not know to be free slows down under this, and recovers after a trim.
+//! All objects exist from the start. Threads overwrite random records; after as many of these as an object
+//! has records, each thread removes an object and rewrites it, so that space is freed and allocated again. A
+//! device that has to erase blocks without knowing which are free slows down under this, and recovers after a
+//! trim.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -21,16 +22,17 @@ use crate::{medium, stop, trim};
 use fastrand::Rng;
 use nacre_common::size;
 
-/// Places on the chart at most: further figures are averaged.
+/// Number of places on the chart, at most: with more figures, neighbours are averaged.
 const PLACES: usize = 60;
-/// Figures on each side of a trim that are compared.
+/// Number of figures on each side of a trim that are compared.
 const BESIDE: usize = 5;
-/// Bytes of a write when an object is written anew: quick, so that the records at random places make up most of the time.
+/// Size of a write in bytes when an object is rewritten: large, so that the random records take most of the
+/// time.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Time between two looks at whether everything has ended, in whatever is waited for.
+/// Interval of checking for the end during any wait.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// `90s`, `10m`, `1h`, `500ms`.
+/// Parses a duration: `90s`, `10m`, `1h`, `500ms`.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("'{text}' is no duration: write 500ms, 90s, 10m or 1h");
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
@@ -48,26 +50,26 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A trim that was made.
+/// A completed trim.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Trim {
-    /// Figures before it.
+    /// Number of figures before its start.
     pub(super) from: usize,
-    /// Figures before its end.
+    /// Number of figures before its end.
     pub(super) to: usize,
-    /// Bytes that the device was told of.
+    /// Bytes discarded on the device.
     pub(super) bytes: u64,
-    /// How long it took, in seconds.
+    /// Duration in seconds.
     pub(super) seconds: f64,
 }
 
-/// What was seen.
+/// Result of a run.
 #[derive(Debug, Default)]
 pub(super) struct Course {
-    /// Bytes per second of each interval.
+    /// Bandwidth of each interval in bytes per second.
     pub(super) rates: Vec<f64>,
     pub(super) trims: Vec<Trim>,
-    /// Why trims are not made.
+    /// Reason why trims are not made.
     pub(super) no_trim: Option<String>,
 }
 
@@ -98,17 +100,18 @@ pub(super) fn measure(arguments: &SurveyArguments, bench: &mut Bench, case: Case
     Ok(report)
 }
 
-/// Writers that stop now and then, all together.
+/// Writers that pause periodically, all together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Bursts {
     pub(super) start: Instant,
-    /// How long they write, and how long they do not.
+    /// Duration of writing.
     pub(super) burst: Duration,
+    /// Duration of a pause.
     pub(super) rest: Duration,
 }
 
 impl Bursts {
-    /// When the rest ends that `now` is in.
+    /// Returns the end of the pause that `now` is in.
     fn rest_end(&self, now: Instant) -> Option<Instant> {
         let period = self.burst + self.rest;
         let since = now.saturating_duration_since(self.start);
@@ -116,28 +119,30 @@ impl Bursts {
         (within >= self.burst).then(|| now + (period - within))
     }
 
-    /// Whether writers write from one moment to the other, all the time.
+    /// Returns whether the interval is entirely within a burst.
     fn is_burst(&self, from: Instant, to: Instant) -> bool {
         self.rest_end(from).is_none() && self.rest_end(to).is_none() && to - from < self.rest
     }
 }
 
-/// Shared by the threads.
+/// State shared by the threads.
 struct Shared<'a> {
     bursts: Option<Bursts>,
     objects: &'a dyn Objects,
     case: Case,
     ended: AtomicBool,
     written: AtomicU64,
-    /// Removed objects must not be written meanwhile: a reader for each write, the writer for a removal.
+    /// Locks of the objects, shared for a write and exclusive for a removal: a removed object must not be
+    /// written.
     turns: Vec<RwLock<()>>,
     failure: Mutex<Option<Error>>,
-    /// Figures so far.
+    /// Number of figures so far.
     figures: AtomicUsize,
 }
 
 impl Shared<'_> {
-    /// An object that is not being written anew, if there is one: a thread that waits for another does not load the device.
+    /// Returns an object that is not being rewritten, if there is one: a thread that waits for a lock puts no
+    /// load on the device.
     fn any_object(&self, random: &mut Rng) -> (u32, RwLockReadGuard<'_, ()>) {
         let count = self.case.objects;
         let first = random.u32(..count);
@@ -150,7 +155,7 @@ impl Shared<'_> {
         })
     }
 
-    /// Waits for a time; false, at most [`LOOK`] late, if all ends before.
+    /// Waits until a time; returns false, at most [`LOOK`] late, if the run ends before.
     fn rest(&self, until: Instant) -> bool {
         loop {
             if self.ended.load(Ordering::Relaxed) || stop::asked() {
@@ -198,7 +203,7 @@ pub(super) fn run(
     failure.map_or(Ok(course), Err)
 }
 
-/// One thread until the end.
+/// Runs one thread until the end.
 fn overwrite(shared: &Shared<'_>, thread: u32) -> Result<(), Error> {
     let case = &shared.case;
     let mut random = Rng::with_seed(u64::from(thread) + 1);
@@ -226,7 +231,7 @@ fn overwrite(shared: &Shared<'_>, thread: u32) -> Result<(), Error> {
             let (object, _others) = shared.any_object(&mut random);
             let record = &mut buffer.slice()[..case.record as usize];
             write(shared, object, random.u64(..case.records()) * case.record, record)?;
-            // Durable now and then: what only memory takes says nothing about a device.
+            // Periodic syncs: writes that only memory absorbs are no figure of a device.
             if count % 16 == 0 {
                 shared.objects.sync(object)?;
             }
@@ -246,7 +251,7 @@ fn write(shared: &Shared<'_>, object: u32, offset: u64, data: &mut [u8]) -> Resu
     Ok(())
 }
 
-/// Takes a figure each interval, of bursts only; one that is broken off has none.
+/// Takes a figure each interval, during bursts only; an interrupted interval has none.
 fn watch(shared: &Shared<'_>, arguments: &SurveyArguments) -> Vec<f64> {
     let start = Instant::now();
     let (mut last, mut seen) = (start, 0);
@@ -262,7 +267,8 @@ fn watch(shared: &Shared<'_>, arguments: &SurveyArguments) -> Vec<f64> {
     rates
 }
 
-/// Trims each time that it is due, beside the writers; why no more, if one fails.
+/// Trims whenever it is due, concurrently with the writers. Returns the trims, and the reason why there are
+/// no more, if one failed.
 fn trims(shared: &Shared<'_>, every: Duration, directory: &Path) -> (Vec<Trim>, Option<String>) {
     let mut trims = Vec::new();
     let mut due = Instant::now() + every;
@@ -296,7 +302,7 @@ fn rows(filled: f64, course: &Course) -> Vec<Row> {
         row("overwriting, all", &course.rates),
     ];
     let count = course.rates.len();
-    // The figures in which a trim begins and ends count for neither side.
+    // The figures during which a trim begins or ends count for neither side.
     let before = |trim: &Trim| trim.from.saturating_sub(BESIDE)..trim.from;
     let during = |trim: &Trim| trim.from.min(count)..(trim.to + 1).min(count);
     let after = |trim: &Trim| (trim.to + 1).min(count)..(trim.to + 1 + BESIDE).min(count);
@@ -339,7 +345,7 @@ fn notes(arguments: &SurveyArguments, course: &Course, layer: Layer) -> Vec<Stri
     notes
 }
 
-/// Means of as many neighbours as it takes for at most [`PLACES`] of them, with the time at their end in seconds.
+/// Averages neighbours so that at most [`PLACES`] means are left, each with the time at its end in seconds.
 fn thinned(sample: Duration, rates: &[f64]) -> Vec<(f64, f64)> {
     let group = rates.len().div_ceil(PLACES).max(1);
     let mean = |(index, some): (usize, &[f64])| {
@@ -363,7 +369,7 @@ fn panel(sample: Duration, course: &Course) -> Panel {
         0 => String::new(),
         count => format!(", {count} trims"),
     };
-    // Names of all places would lie over each other.
+    // Labels of all places would overlap.
     let every = points.len().div_ceil(12).max(1);
     let place = |(index, (end, _)): (usize, &(f64, f64))| {
         if index % every == 0 { format!("{end:.0}") } else { String::new() }
@@ -387,7 +393,7 @@ mod tests {
         }
     }
 
-    /// Objects on a disk that fails after so many writes.
+    /// Objects on a disk that fails after this many writes.
     struct Failing(AtomicU64);
 
     impl Objects for Failing {
@@ -427,7 +433,7 @@ mod tests {
         let arguments = Program::try_parse_from(words).expect("well").arguments;
         let case = Case { objects: 2, threads: 3, record: 4096, size: 64 << 10 };
         let (told, outcome) = std::sync::mpsc::channel();
-        // Of its own, so that a run that does not end fails the test at its deadline.
+        // A separate thread, so that a run that does not end fails the test at its deadline.
         std::thread::spawn(move || {
             let outcome = run(&Failing(AtomicU64::new(1000)), &case, &arguments, Path::new("/none"));
             let _ = told.send(outcome);

@@ -1,10 +1,11 @@
-//! What an object store costs the OST above it: random reads of an OST over its store, and of one over a store that does no
-//! I/O, by turns. Lustre's `obdfilter-survey` is held against fake I/O for the same reason.
+//! Cost of an object store for the OST above it: random reads of an OST over its store, in alternation with
+//! those of an OST over a store that does no I/O. Lustre's `obdfilter-survey` has fake I/O for the same
+//! comparison.
 //!
-//! Each OST is a process of its own with the service and the server of a real one, but belongs to no file system. So that a store
-//! without data cannot be taken for a real one, there is no other way to make one than this.
+//! Each OST is a process of its own with the service and the server of a real one, but belongs to no file
+//! system. This is the only way to create one, so that a store without data cannot be taken for a real one.
 //!
-//! A feature of the I/O path ([`Feature`]) is measured the same way: the OST with it, and one without it.
+//! A feature of the I/O path ([`Feature`]) is measured the same way: an OST with it, and one without it.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -33,23 +34,23 @@ use crate::worker::{Myself, turns};
 use nacre_common::size;
 use tempfile::TempDir;
 
-/// How many times the reads of the null store those of a real one should be, with records of [`SMALL`].
+/// Target: reads over the real store relative to the null store, with records of [`SMALL`].
 const BOUND: f64 = 0.9;
-/// Records that the bound is for.
+/// Record size in bytes that the target is for.
 const SMALL: u64 = 4096;
-/// Objects are filled in pieces of so many bytes.
+/// Size in bytes of the pieces in which objects are filled.
 const FILL: u64 = 1 << 20;
-/// How long requests may take that run when an OST ends.
+/// Timeout of running requests when an OST stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What an OST of a survey keeps objects in.
+/// Object store of an OST of a survey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kept {
     /// A file for each
     File,
     /// One sparse file for all
     Block,
-    /// FAKE: nothing is kept
+    /// FAKE: no data is stored
     Null,
 }
 
@@ -66,14 +67,14 @@ impl Kept {
     }
 }
 
-/// What the I/O path has for small transfers and for flash, each against doing without.
+/// Features of the I/O path for small transfers and for flash, each measured against its absence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Feature {
     /// Short I/O: the client receives the data together with its header
     ShortIo,
     /// The threads of the server keep their buffers for the next request
     Reuse,
-    /// Objects are read around the page cache of the server (file back end)
+    /// Reads of objects bypass the page cache of the server (file back end)
     CacheBypass,
 }
 
@@ -86,7 +87,7 @@ impl Feature {
         }
     }
 
-    /// Whether an OST has it without being asked to.
+    /// Returns whether an OST has the feature by default.
     fn is_default(self) -> bool {
         self != Feature::CacheBypass
     }
@@ -98,22 +99,23 @@ pub struct ServeOstArguments {
     /// New directory for a store that needs one
     #[arg(long)]
     dir: PathBuf,
-    /// What objects are kept in
+    /// Object store
     #[arg(long)]
     kept: Kept,
-    /// How many reads a store wants together that keeps nothing
+    /// Reads that the null store asks the server to batch
     #[arg(long, default_value = "0")]
     reads_at_once: usize,
-    /// A feature that is the other way round than in an OST of a file system
+    /// A feature that is inverted relative to an OST of a file system
     #[arg(long)]
     without: Option<Feature>,
 }
 
-/// Serves one OST on a loopback port until standard input ends. Prints its address, and how many reads its store wants together.
+/// Serves one OST on a loopback port until standard input ends. Prints its address, and the number of reads
+/// that its store batches.
 ///
 /// # Errors
 ///
-/// If the store cannot be made, or nothing can be listened on.
+/// If the store cannot be created, or the port cannot be opened.
 pub fn serve_ost(arguments: &ServeOstArguments) -> Result<(), Error> {
     let dir = &arguments.dir;
     let size = device_bytes(dir.parent().unwrap_or(dir), None)?;
@@ -135,7 +137,7 @@ pub fn serve_ost(arguments: &ServeOstArguments) -> Result<(), Error> {
     let server = Server::bind(&[local], targets, ServerConfig { reuses_buffers, ..ServerConfig::default() })
         .map_err(Error::io("listen on", "127.0.0.1"))?;
     println!("{}@tcp {reads_at_once}", server.addrs()[0]);
-    // The process that started this one is gone when its input ends.
+    // The parent process has ended when the input ends.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     server.stop();
     let stopped = service.stop(STOP_PATIENCE);
@@ -146,7 +148,7 @@ pub fn serve_ost(arguments: &ServeOstArguments) -> Result<(), Error> {
 struct Ost {
     kept: Kept,
     reads_at_once: usize,
-    // Before the process, which it says goodbye to.
+    // Before the process, from which it disconnects: fields are dropped in this order.
     objects: OstObjects,
     process: Process,
 }
@@ -183,7 +185,7 @@ impl Ost {
         Ok(Ost { kept: side.kept, reads_at_once, objects, process })
     }
 
-    /// Makes the objects of a case and fills them.
+    /// Creates the objects of a case and fills them.
     fn fill(&mut self, case: &Case) -> Result<(), Error> {
         self.objects.make(case.objects)?;
         let piece = case.record * (FILL / case.record).max(1);
@@ -206,7 +208,7 @@ impl Ost {
         Ok(())
     }
 
-    /// Reads at random for `time`, all threads together; each data that is read is looked at, where there is any.
+    /// Reads at random for `time` on all threads; all data is checked, except with a null store.
     fn read(&self, case: &Case, time: Duration, seed: u64) -> Result<Turn, Error> {
         let line = Barrier::new(case.threads as usize + 1);
         let work = |thread: u32| -> Result<u64, Error> {
@@ -243,7 +245,7 @@ impl Ost {
     }
 }
 
-/// What one turn gave: reads per second, and CPU microseconds of the OST for each.
+/// Result of one turn: reads per second, and CPU time of the OST per read in microseconds.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     rate: f64,
@@ -267,7 +269,7 @@ impl Turns {
 #[derive(Debug, Clone, Copy)]
 struct Side {
     kept: Kept,
-    /// The feature that it has the other way round.
+    /// The inverted feature.
     without: Option<Feature>,
 }
 
@@ -278,11 +280,11 @@ impl Side {
     }
 }
 
-/// Random reads of all OSTs, by turns.
+/// Measures random reads of all OSTs in alternation.
 ///
 /// # Errors
 ///
-/// If an OST does not come up, the disk is full, or data is wrong.
+/// If an OST does not start, the disk is full, or data is wrong.
 pub(super) fn measure(
     arguments: &SurveyArguments,
     directory: &TempDir,
@@ -300,7 +302,7 @@ pub(super) fn measure(
         ));
     }
     let real = Ost::start(myself, directory.path(), Side { kept, without: None }, 1)?;
-    // Requests are to go the same way in both.
+    // Requests take the same path in both.
     let fake = Side { kept: Kept::Null, without: None };
     let fake = Ost::start(myself, directory.path(), fake, real.reads_at_once)?;
     let mut osts = vec![real, fake];
@@ -352,7 +354,7 @@ fn row(case: &Case, kept: Kept, real: &Turns, fake: &Turns) -> Row {
     row
 }
 
-/// With a feature against without it, whichever of both an OST of a file system has.
+/// Returns the row of a feature, with it against without it, whichever is the default of an OST.
 fn feature_row(case: &Case, feature: Feature, kept: Kept, usual: &Turns, other: &Turns) -> Row {
     let (with, without) = if feature.is_default() { (usual, other) } else { (other, usual) };
     let name = format!("{}: {}", feature.label(), case_name(case, kept));

@@ -1,4 +1,4 @@
-//! The layers that data goes through, each with the one before it below.
+//! The layers of the I/O path, each on top of the one before it.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -20,10 +20,10 @@ use crate::instance::Instance;
 use crate::medium;
 use crate::options::word;
 
-/// Sequence of the objects: that of Lustre's echo client, which is kept for tests of targets (reference 4.5).
+/// Sequence of the objects: that of Lustre's echo client, which is reserved for tests of targets.
 const SEQUENCE: u64 = 2;
 
-/// What is measured.
+/// A measured layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
@@ -41,7 +41,7 @@ impl Layer {
     }
 }
 
-/// What objects are kept in.
+/// Back end of the objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -52,7 +52,8 @@ pub enum Backend {
     Block,
 }
 
-/// Size of the sparse file of a store: what was asked for, or half of what is available, since others have such a file too.
+/// Returns the size in bytes of a store's sparse file: the requested one, or half of the available space,
+/// since other layers have such a file, too.
 pub(super) fn device_bytes(directory: &Path, wished: Option<u64>) -> Result<u64, Error> {
     if let Some(bytes) = wished {
         return Ok(bytes);
@@ -62,19 +63,20 @@ pub(super) fn device_bytes(directory: &Path, wished: Option<u64>) -> Result<u64,
     Ok((available / 2) >> 20 << 20)
 }
 
-/// Objects by number, from 0. Every call may be made by any thread.
+/// Objects by number, from 0. Any thread may call any method.
 pub(super) trait Objects: Sync {
     fn write(&self, object: u32, offset: u64, data: &[u8]) -> Result<(), Error>;
     fn read(&self, object: u32, offset: u64, buffer: &mut [u8]) -> Result<(), Error>;
     /// Makes an object durable.
     fn sync(&self, object: u32) -> Result<(), Error>;
-    /// Removes an object; it is new again.
+    /// Removes an object; later writes create it again.
     fn destroy(&self, object: u32) -> Result<(), Error>;
-    /// Tells the device of space that is free, and says of how much; `None` where the local file system is to be told instead.
+    /// Discards free space on the device and returns the number of bytes; `None` if the local file system has
+    /// to be trimmed instead.
     fn trim(&self) -> Result<Option<u64>, Error> {
         Ok(None)
     }
-    /// Objects below this number can be used from now on.
+    /// Creates the objects below this number.
     fn make(&mut self, objects: u32) -> Result<(), Error>;
 }
 
@@ -82,7 +84,7 @@ fn fid(object: u32) -> Fid {
     Fid::new(SEQUENCE, object + 1, 0)
 }
 
-/// A store of its own.
+/// Objects of a store in this process.
 pub(super) struct StoreObjects {
     store: Box<dyn ObjectStore>,
 }
@@ -103,7 +105,7 @@ impl StoreObjects {
     }
 }
 
-/// A new store; one for itself on a device has so many bytes.
+/// Creates a store; one with a device for itself gets `size` bytes.
 pub(super) fn open_store(dir: &Path, backend: Backend, size: u64) -> Result<Box<dyn ObjectStore>, Error> {
     Ok(match backend {
         Backend::File => Box::new(FileStore::open(dir, FileStoreOptions::create())?),
@@ -173,19 +175,19 @@ fn whole(found: usize, wanted: usize) -> Result<(), Error> {
     Err(Error::Server { what: "the survey".to_owned(), reason })
 }
 
-/// Objects of an OST, asked for as a client does.
+/// Objects of an OST, accessed as a client does.
 pub(super) struct OstObjects {
     endpoint: TcpOss,
     reserved: u32,
 }
 
 impl OstObjects {
-    /// Of the first OST of `instance`, whose servers have processes of their own.
+    /// Connects to the first OST of `instance`, whose servers have processes of their own.
     pub(super) fn connect(instance: &Instance) -> Result<OstObjects, Error> {
         OstObjects::at(&instance.address("OST0000")?)
     }
 
-    /// Of the OST with index 0 that a NID is of.
+    /// Connects to the OST with index 0 at a NID.
     pub(super) fn at(address: &str) -> Result<OstObjects, Error> {
         let failed = |reason: String| Error::Server { what: "OST0000".to_owned(), reason };
         let nid: Nid = address.parse().map_err(|error| failed(format!("{address}: {error}")))?;
@@ -198,7 +200,7 @@ impl OstObjects {
         Ok(OstObjects { endpoint, reserved: 0 })
     }
 
-    /// Changes how requests travel.
+    /// Sets a parameter of the transport.
     pub(super) fn set(&self, tunable: Tunable, value: u64) -> Result<(), Error> {
         self.endpoint.tunables().map_or(Ok(()), |tunables| tunables.set(tunable, value)).map_err(refused)
     }
@@ -249,7 +251,7 @@ impl Objects for OstObjects {
     }
 }
 
-/// Files on a mount.
+/// Objects as files on a mount.
 pub(super) struct FileObjects {
     directory: PathBuf,
     files: Vec<File>,
@@ -280,7 +282,7 @@ impl Objects for FileObjects {
         self.files[object as usize].sync_all().map_err(Error::io("fsync", self.path(object)))
     }
 
-    /// The file stays, and its objects with it: their space is given back.
+    /// The file stays, and its objects with it: only their space is freed.
     fn destroy(&self, object: u32) -> Result<(), Error> {
         self.files[object as usize].set_len(0).map_err(Error::io("truncate", self.path(object)))
     }

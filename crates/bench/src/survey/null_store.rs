@@ -1,7 +1,7 @@
-//! A **fake** store: objects have sizes, data is thrown away and reads give zeros, and nothing outlives it.
+//! A **fake** store: objects have sizes, data is discarded, reads return zeros, and nothing is durable.
 //!
-//! It stands below an object server whose own cost is to be measured, as Lustre's fake I/O does. No target can be made on it
-//! and no parameter turns it on: only `nacre bench` makes one, in memory.
+//! It is for measuring the cost of the object server above it, as Lustre's fake I/O is. No target can be
+//! created on it and no parameter enables it: only `nacre bench` creates one, in memory.
 
 use nacre_env::sync::{Mutex, RwLock};
 use nacre_store::object::{
@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What every output calls it.
+/// Name of the store in all output.
 pub const NAME: &str = "FAKE null store (no I/O)";
-/// Room that it says it has, in bytes; there is no other limit.
+/// Free space that it reports, in bytes; there is no other limit.
 const TOTAL: u64 = 1 << 50;
-/// Unit of allocation that it says it has.
+/// Unit of allocation that it reports, in bytes.
 const BLOCK: u32 = 4096;
 
 #[derive(Clone, Copy, Default)]
@@ -38,7 +38,8 @@ pub struct NullStore {
 }
 
 impl NullStore {
-    /// One without objects that wants so many reads together as the store whose place it takes, so that requests go the same way.
+    /// Creates an empty store that batches as many reads as the store that it replaces, so that requests take
+    /// the same path.
     pub fn in_place_of(reads_at_once: usize) -> NullStore {
         NullStore { reads_at_once, ..NullStore::default() }
     }
@@ -47,7 +48,7 @@ impl NullStore {
         if self.is_closed.load(Ordering::SeqCst) { Err(ObjectError::Closed) } else { Ok(()) }
     }
 
-    /// Gives an object the size that `new` makes of the old one, and makes it if need be.
+    /// Sets the size of an object to `new` of the old one, and creates it if needed.
     fn resize(&self, object: Fid, new: impl FnOnce(u64) -> u64) -> Result<ObjectAttr> {
         self.check_open()?;
         let now = Timestamp::from(nacre_env::clock::wall());
@@ -72,7 +73,7 @@ fn attr_of(object: Object) -> ObjectAttr {
     ObjectAttr { size: object.size, blocks: 0, mtime: Some(object.mtime) }
 }
 
-/// Where a range ends that an object grows to.
+/// Returns the end of a range that an object grows to.
 fn end_of(offset: u64, len: u64) -> Result<u64> {
     offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok()).ok_or(ObjectError::TooLarge)
 }
@@ -120,7 +121,7 @@ impl ObjectStore for NullStore {
         }
     }
 
-    /// All of an object counts as data, though it is none.
+    /// The whole object counts as data, although none is stored.
     fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<u64> {
         let size = self.attr(object)?.size;
         match what {

@@ -1,29 +1,29 @@
-//! Who does what: records of objects, shared out among threads.
+//! Distribution of the records of objects over threads.
 
-/// The shape of one case.
+/// Parameters of one case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) objects: u32,
     pub(super) threads: u32,
-    /// Bytes of a record.
+    /// Size of a record in bytes.
     pub(super) record: u64,
-    /// Bytes of an object, a multiple of `record`.
+    /// Size of an object in bytes, a multiple of `record`.
     pub(super) size: u64,
 }
 
 impl Case {
-    /// Records of one object.
+    /// Returns the number of records of one object.
     pub(super) fn records(&self) -> u64 {
         self.size / self.record
     }
 
-    /// Bytes of all objects.
+    /// Returns the size of all objects together in bytes.
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.objects) * self.size
     }
 
-    /// What one thread does, as object and offset. With fewer threads than objects each has several objects, which take turns;
-    /// with more the threads of an object take turns in it.
+    /// Returns the work of one thread, as objects and offsets. With fewer threads than objects, each thread
+    /// alternates between several objects; with more, the threads of an object alternate in it.
     pub(super) fn work(&self, thread: u32) -> impl Iterator<Item = (u32, u64)> + use<> {
         let case = *self;
         let (first, sharers, rank) = match case.threads <= case.objects {
@@ -37,7 +37,7 @@ impl Case {
         let step = case.threads.min(case.objects);
         (u64::from(rank)..case.records()).step_by(sharers as usize).flat_map(move |record| {
             let objects = (first..case.objects).step_by(step as usize);
-            // Of several threads on one object none has another one.
+            // A thread that shares an object has no other one.
             let objects =
                 objects.take(if sharers > 1 || case.threads > case.objects { 1 } else { usize::MAX });
             objects.map(move |object| (object, record * case.record))

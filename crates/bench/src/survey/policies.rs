@@ -1,6 +1,8 @@
-//! What the trim policies of an OST change: writers in bursts on a device whose free space has to be made known to it, once for each policy.
+//! Effect of the trim policies of an OST: bursts of writes on a device that has to be told which space is
+//! free, once for each policy.
 //!
-//! Each policy runs on a new file system and a new device. Alternating runs are not possible: a run leaves its device worn.
+//! Each policy runs on a new file system and a new device. Alternating runs are not possible: a run leaves
+//! its device worn.
 
 use super::layer::Layer;
 use super::plan::Case;
@@ -11,17 +13,17 @@ use crate::report::{Against, Report, Row, Unit};
 use crate::sample::Samples;
 use nacre_common::size;
 
-/// Part of the figures at the end of a run that counts.
+/// Divisor of the number of figures: the share at the end of a run that counts.
 const LAST: usize = 3;
 
-/// How an OST trims by itself.
+/// Trim policy of an OST.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum TrimPolicy {
     /// Never
     Off,
-    /// When there has been nothing to do for half a second
+    /// When there has been no I/O for half a second
     Quiet,
-    /// While others work, too
+    /// Also during I/O
     Busy,
 }
 
@@ -34,7 +36,7 @@ impl TrimPolicy {
         }
     }
 
-    /// Parameters `obdfilter.*.LEAF` that differ from their defaults.
+    /// Returns the parameters `obdfilter.*.LEAF` that differ from their defaults.
     fn params(self) -> Vec<(&'static str, &'static str, String)> {
         let settings: &[(&str, &str)] = match self {
             TrimPolicy::Off => &[("trim_policy", "off")],
@@ -47,11 +49,11 @@ impl TrimPolicy {
     }
 }
 
-/// Bandwidth in bursts, with each policy.
+/// Measures the bandwidth in bursts with each policy.
 ///
 /// # Errors
 ///
-/// If a file system does not come up, or the disk is full.
+/// If a file system does not start, or the disk is full.
 pub(super) fn measure(arguments: &SurveyArguments, case: Case) -> Result<Report, Error> {
     if medium::some(arguments.simulated_medium).is_none() {
         return Err(Error::Usage(
@@ -97,11 +99,11 @@ pub(super) fn measure(arguments: &SurveyArguments, case: Case) -> Result<Report,
     Ok(report)
 }
 
-/// What one policy gave.
+/// Result of one policy.
 struct Bursty {
-    /// Bytes per second of each interval in the bursts.
+    /// Bandwidth of each interval in the bursts, in bytes per second.
     rates: Vec<f64>,
-    /// What the device and the trimming counted, as the parameters show it.
+    /// Counters of the device and of trimming, as the parameters show them.
     flash: String,
     trims: String,
 }

@@ -60,7 +60,7 @@ fn figures() -> Vec<Figure> {
         })
     };
     let mib = f64::from(1 << 20);
-    // 100, 150 and 400 microseconds for a MiB.
+    // 100, 150 and 400 microseconds per MiB.
     [(Layer::Store, mib * 1e4), (Layer::Ost, mib * 1e6 / 150.0), (Layer::Client, mib * 2500.0)]
         .into_iter()
         .flat_map(figure)
@@ -123,7 +123,7 @@ fn a_survey_takes_the_time_of_the_medium_and_says_that_it_is_simulated() {
         let arguments = Program::try_parse_from(words).map(|program| program.arguments).expect("well");
         measure(&arguments, &Myself::new().expect("this program"))
     };
-    // Four transfers of 50 ms: no more than 1.31 MB/s.
+    // Four transfers of 50 ms: 1.31 MB/s at most.
     for (backend, medium) in [("block", "throttle:latency=50ms"), ("file", "seek=0ms:bandwidth=1280K")] {
         let report = run(backend, medium).expect("measured");
         assert!(report.title.contains("simulated"), "{}", report.title);

@@ -1,4 +1,5 @@
-//! The experiments: what each talk says, what is run for it, and which figures decide whether it is so here.
+//! The experiments: the claim of each talk, the commands that test it, and the figures that decide whether it
+//! holds here.
 
 mod cray;
 mod lad17;
@@ -32,56 +33,56 @@ impl Talk {
     }
 }
 
-/// Words that the name of a row contains, all of them.
+/// Words that are all in the name of a row.
 pub(super) type Words = &'static [&'static str];
 
-/// One figure that decides.
+/// A figure that decides a claim.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Check {
-    /// What is claimed, as the end of a sentence about the figure.
+    /// The claim, as the end of a sentence about the figure.
     pub(super) says: &'static str,
-    /// The row.
+    /// The row under test.
     pub(super) row: Words,
-    /// What the row is divided by: another one, or what it ran against by turns.
+    /// Divisor of the row: another row, or its baseline.
     pub(super) by: Option<Words>,
     pub(super) bound: Bound,
 }
 
-/// What a chart shows of a row.
+/// Value of a row in a chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Value {
-    /// The ratio to what it ran against; 1 for a row that is what others are compared with.
+    /// The ratio to the baseline; 1 for the baseline itself.
     Ratio,
-    /// The figure.
+    /// The figure itself.
     Figure,
 }
 
-/// A chart of rows: a value for each place and line, found by the words of both.
+/// A chart of rows: a value for each place and series, selected by the words of both.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chart {
     pub(super) title: &'static str,
     pub(super) value: Value,
-    /// Places that lie on a scale are joined by lines.
+    /// Places are on a scale, and joined by lines.
     pub(super) is_scale: bool,
     pub(super) places: &'static [(&'static str, Words)],
     pub(super) lines: &'static [(&'static str, Words)],
 }
 
-/// What an experiment needs of the machine.
+/// Resources that an experiment requires.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Needs {
-    /// Available in memory, and in the directory in memory, for the sizes of the catalogue.
+    /// Available memory, also in the directory in memory, for the sizes of the catalogue, in MiB.
     pub(super) memory_mib: u64,
-    /// Free on the disk of the output directory.
+    /// Free space on the disk of the output directory, in MiB.
     pub(super) disk_mib: u64,
     pub(super) is_root: bool,
 }
 
-/// A command and about how long it takes on two CPUs.
+/// A command with its approximate run time on two CPUs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
-    /// What follows the program; `{dir}` is a new directory in memory, `{disk}` one on the disk of the output directory,
-    /// `{cpus:N}` and `{mib:N}` are sizes ([`super::scale`]).
+    /// Arguments of the program; `{dir}` is a new directory in memory, `{disk}` one on the disk of the output
+    /// directory, `{cpus:N}` and `{mib:N}` are sizes ([`super::scale`]).
     pub(super) words: &'static str,
     pub(super) seconds: u64,
 }
@@ -92,15 +93,15 @@ pub(super) struct Experiment {
     pub(super) name: &'static str,
     pub(super) talk: Talk,
     pub(super) title: &'static str,
-    /// What the talk says.
+    /// Claim of the talk.
     pub(super) claim: &'static str,
-    /// What runs, and how.
+    /// Commands and their configuration.
     pub(super) shape: &'static str,
-    /// What is simulated, if anything is.
+    /// What is simulated, if anything.
     pub(super) simulated: Option<&'static str>,
-    /// When what is written or changed counts as done.
+    /// Condition under which a write or change counts as done.
     pub(super) durability: &'static str,
-    /// What bounded the figures when they were profiled (November 2026, 2 CPUs); shown where a claim is not.
+    /// Bottleneck of the figures in a profile (November 2026, 2 CPUs); shown where a claim does not hold.
     pub(super) profile: Option<&'static str>,
     pub(super) needs: Needs,
     pub(super) quick: Run,
@@ -117,7 +118,7 @@ const SERVICE: &str = "each metadata operation takes 2 ms, one at a time for eac
 
 const FABRIC: &str = "a fabric of 250 MB/s and 0.2 ms each way for each endpoint";
 
-/// All experiments, by talk.
+/// Returns all experiments, by talk.
 pub(super) fn experiments() -> impl Iterator<Item = &'static Experiment> {
     [lad17::EXPERIMENTS, lug17::EXPERIMENTS, cray::EXPERIMENTS, whamcloud::EXPERIMENTS, seagate::EXPERIMENTS]
         .into_iter()

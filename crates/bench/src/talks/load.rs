@@ -1,7 +1,8 @@
-//! What others did on the machine while an experiment ran.
+//! Load of other processes on the machine while an experiment ran.
 //!
-//! All CPU time of the machine less that of the experiment's processes. Those that the experiment waits for are in the times of our children
-//! once they have ended. Servers and mounts leave their parents, so they are found by a mark in their environment, and looked at while they run.
+//! It is all CPU time of the machine less that of the experiment's processes. Processes that the experiment
+//! waits for are in the times of this process's children once they have ended. Servers and mounts leave their
+//! parents, so they are found by a mark in their environment, and sampled while they run.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,54 +14,56 @@ use crate::machine::{self, CpuTime};
 
 /// The environment variable that marks processes of an experiment.
 pub(super) const MARK: &str = "NACRE_TALKS";
-/// One tick of `/proc/PID/stat`, in microseconds: USER_HZ is 1/100 s on every Linux architecture that matters here.
+/// One tick of `/proc/PID/stat` in microseconds: USER_HZ is 1/100 s on every supported architecture.
 const TICK_US: f64 = 10_000.0;
 
-/// The load while an experiment ran, as parts of the time of all CPUs.
+/// Load while an experiment ran, as shares of the time of all CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Other processes, and the kernel's own threads.
     pub others: f64,
-    /// Time in which the hypervisor ran somebody else.
+    /// Time in which the hypervisor ran another guest.
     pub stolen: f64,
 }
 
-/// From the beginning of an experiment on.
+/// Counters since the start of an experiment.
 pub(super) struct Watch {
     began: Instant,
     cpu: CpuTime,
     ours_us: f64,
     /// Value of the mark.
     value: String,
-    /// Whether a process is one of ours.
+    /// Whether a process belongs to the experiment, by process id.
     known: HashMap<u32, bool>,
-    /// Microseconds of each process of ours that has left its parent, as of the last look.
+    /// CPU time in microseconds of each process of the experiment that has left its parent, as of the last
+    /// sample.
     apart: HashMap<u32, f64>,
 }
 
-/// What `/proc/PID/stat` says: the parent, and microseconds of the process and of its children that have ended.
+/// Parses `/proc/PID/stat`: the parent, and CPU time in microseconds of the process and of its children that
+/// have ended.
 fn stat(pid: u32) -> Option<(u32, f64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before may have blanks and brackets. After it: state, ppid; utime is the 12th.
+    // The name before may contain blanks and parentheses. After it: state, ppid; utime is the 12th.
     let words: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: f64 = words.get(11..15)?.iter().filter_map(|word| word.parse::<f64>().ok()).sum();
     Some((words.get(1)?.parse().ok()?, ticks * TICK_US))
 }
 
 impl Watch {
-    /// Begins to count. Processes of the experiment get [`MARK`] with this value.
+    /// Starts to count. Processes of the experiment get [`MARK`] with this value.
     pub(super) fn begin(value: &str) -> Watch {
         let ours_us = machine::own_cpu_us() + machine::children_cpu_us();
         let (known, apart) = (HashMap::new(), HashMap::new());
         Watch { began: Instant::now(), cpu: CpuTime::now(), ours_us, value: value.to_owned(), known, apart }
     }
 
-    /// The value of the mark.
+    /// Returns the value of the mark.
     pub(super) fn value(&self) -> &str {
         &self.value
     }
 
-    /// Looks at the processes that have left their parents.
+    /// Samples the processes that have left their parents.
     pub(super) fn look(&mut self) {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -75,7 +78,8 @@ impl Watch {
                 continue;
             }
             let Some((parent, spent_us)) = stat(pid) else { continue };
-            // Others of ours wait for the rest, and we for the first.
+            // Any other process of the experiment is waited for: the first one by this process, the rest by
+            // their parents.
             let is_apart = parent != std::process::id() && !self.known.get(&parent).copied().unwrap_or(false);
             if is_apart {
                 self.apart.insert(pid, spent_us);
@@ -83,7 +87,7 @@ impl Watch {
         }
     }
 
-    /// What there was of it.
+    /// Returns the load.
     pub(super) fn end(self) -> Load {
         let cpu = CpuTime::now();
         let all_us = self.began.elapsed().as_secs_f64() * 1e6 * nacre_env::cpu_count() as f64;
@@ -104,7 +108,7 @@ mod tests {
     #[test]
     fn a_process_that_has_left_its_parent_is_one_of_the_experiment() {
         let mut watch = Watch::begin(&format!("test-{}", std::process::id()));
-        // Says the number of a process that nobody waits for and that works until it is ended.
+        // Prints the id of a background process that is busy until it is killed.
         let script = "(while :; do :; done) </dev/null >/dev/null 2>&1 & echo $!";
         let shell =
             Command::new("sh").args(["-c", script]).env(MARK, watch.value()).stdin(Stdio::null()).output();

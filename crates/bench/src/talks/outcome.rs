@@ -1,4 +1,4 @@
-//! What an experiment gave, as it is kept, and what its figures say.
+//! Results of an experiment, as stored, and their evaluation.
 
 use std::path::Path;
 
@@ -13,43 +13,44 @@ use crate::report::{Against, Report, Row, Unit};
 use crate::sample::Samples;
 use crate::stats::{Bound, Interval, Verdict, decide, interval};
 
-/// Form of the files; others are not read.
+/// Version of the format; files of other versions are rejected.
 const FORM: u32 = 1;
 
-/// One experiment of a run.
+/// Result of one experiment of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Which experiment.
+    /// Name of the experiment.
     pub experiment: String,
-    /// The words of its command.
+    /// Arguments of its command.
     pub command: Vec<String>,
-    /// How long it took, in seconds.
+    /// Run time in seconds.
     pub seconds: f64,
-    /// What others did on the machine meanwhile; results of before this was taken have none.
+    /// Load of other processes; results of older versions have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
     /// Its figures; `None` if it was left out.
     pub report: Option<Report>,
-    /// Why it was.
+    /// Reason why it was left out.
     pub skipped: Option<String>,
 }
 
-/// All experiments of a run: what `results.json` holds.
+/// All experiments of a run: the content of `results.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Results {
     form: u32,
     /// Version of the program.
     pub version: String,
-    /// Commit that the program was built from, 12 hexadecimal digits; empty if it was not built in a checkout.
+    /// Commit that the program was built from, 12 hexadecimal digits; empty if it was built outside of a
+    /// checkout.
     #[serde(default)]
     pub commit: String,
-    /// When the run began: 2026-11-24T12:00:00Z.
+    /// Start of the run: 2026-11-24T12:00:00Z.
     pub date: String,
-    /// Where.
+    /// Machine of the run.
     pub machine: Machine,
     /// `quick` or `full`.
     pub mode: String,
-    /// In the order of the catalogue.
+    /// Results in the order of the catalogue.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -71,7 +72,7 @@ impl Results {
     ///
     /// # Errors
     ///
-    /// If it cannot be read, holds something else, or is of another form.
+    /// If it cannot be read, has other content, or another version of the format.
     pub fn load(path: &Path) -> Result<Results, Error> {
         let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
         let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
@@ -93,14 +94,14 @@ impl Results {
         self.outcomes.iter().find(|outcome| outcome.experiment == experiment)
     }
 
-    /// Adds an outcome, in place of an earlier one of the same experiment.
+    /// Adds an outcome, replacing an earlier one of the same experiment.
     pub(crate) fn put(&mut self, outcome: Outcome) {
         self.outcomes.retain(|known| known.experiment != outcome.experiment);
         self.outcomes.push(outcome);
     }
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) says: &'static str,
@@ -110,7 +111,7 @@ pub(super) struct Found {
     pub(super) runs: usize,
 }
 
-/// The only row with these words in its name.
+/// Returns the only row with these words in its name.
 pub(super) fn row_with(report: &Report, words: Words) -> Option<&Row> {
     report.rows.iter().find(|row| words.iter().all(|word| row.name.contains(word)))
 }
@@ -123,7 +124,7 @@ fn ratios(report: &Report, check: &Check) -> Option<Samples> {
     }
 }
 
-/// What the checks of an experiment found; those whose rows this run did not take are left out.
+/// Evaluates the checks of an experiment; those whose rows this run did not take are left out.
 pub(super) fn found(experiment: &Experiment, report: &Report) -> Vec<Found> {
     let of = |check: &Check| {
         let ratios = ratios(report, check)?;
@@ -134,13 +135,14 @@ pub(super) fn found(experiment: &Experiment, report: &Report) -> Vec<Found> {
     experiment.checks.iter().filter_map(of).collect()
 }
 
-/// Of all checks together; nothing is decided without one.
+/// Combines all checks; undecided without any.
 pub(super) fn verdict(found: &[Found]) -> Verdict {
     let all = found.iter().map(|found| found.verdict).reduce(Verdict::and);
     all.unwrap_or(Verdict::Undecided)
 }
 
-/// The results of `nacre paf run --json` or `nacre paf backends --json` as rows: each state and transfer size against the first state.
+/// Converts the results of `nacre paf run --json` or `nacre paf backends --json` to rows: each state and
+/// transfer size against the first state.
 pub(super) fn of_paf(text: &str) -> Result<Report, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let mut report = Report::new(value["title"].as_str().unwrap_or("Populated and fragmented"));
@@ -168,7 +170,7 @@ fn notes_of(value: &Value) -> impl Iterator<Item = &str> {
     value["notes"].as_array().into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// Adds the rows of one run, whose names begin with `prefix`.
+/// Adds the rows of one run, with `prefix` in front of their names.
 fn add_paf(report: &mut Report, prefix: &str, value: &Value) -> Result<(), String> {
     let lines = value["results"].as_array().ok_or("it has no results")?;
     let samples = |line: &Value, what: &str| -> Samples {

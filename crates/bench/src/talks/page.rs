@@ -1,4 +1,4 @@
-//! The report: one page of HTML that needs nothing else, and the same as Markdown.
+//! The report: one self-contained page of HTML, and the same as Markdown.
 
 mod figure;
 mod front;
@@ -44,7 +44,7 @@ fn badge(verdict: Verdict) -> String {
     format!("<span class=\"verdict {}\">{}</span>", class(verdict), verdict.name())
 }
 
-/// Names the chart of an experiment with this number in links.
+/// Returns the name of an experiment's chart by number, for links.
 fn figure_id(experiment: &Experiment, number: usize) -> String {
     format!("{}-{}", experiment.name, number + 1)
 }
@@ -56,7 +56,7 @@ fn bound(bound: Bound) -> String {
     }
 }
 
-/// The verdict on a claim, with its reason.
+/// Formats the verdict on a claim, with its reason.
 fn reason(found: &Found) -> String {
     let (name, interval) = (found.verdict.name(), &found.interval);
     match found.verdict {
@@ -71,7 +71,7 @@ fn reason(found: &Found) -> String {
     }
 }
 
-/// An experiment with what it gave.
+/// An experiment with its results.
 struct Shown<'a> {
     experiment: &'static Experiment,
     outcome: &'a Outcome,
@@ -80,7 +80,7 @@ struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// What bounds the figures, if they do not show what the talk claims.
+    /// Returns the bottleneck of the figures, if they do not show the talk's claim.
     fn profile(&self) -> Option<&'static str> {
         self.experiment.profile.filter(|_| self.verdict() != Verdict::Shown)
     }
@@ -89,7 +89,7 @@ impl Shown<'_> {
         verdict(&self.found)
     }
 
-    /// One sentence that says what the figures show.
+    /// Formats one sentence on what the figures show.
     fn sentence(&self) -> String {
         let parts = self
             .found
@@ -120,7 +120,7 @@ fn command(outcome: &Outcome) -> String {
     format!("nacre {}", outcome.command.join(" "))
 }
 
-/// What else the machine did while an experiment ran, in one sentence.
+/// Formats one sentence on other load while an experiment ran.
 fn load(outcome: &Outcome, report: &Report) -> String {
     let before = format!("the load average of the minute before was {:.1}", report.machine.load);
     match outcome.load {
@@ -133,7 +133,7 @@ fn load(outcome: &Outcome, report: &Report) -> String {
     }
 }
 
-/// The claims of an experiment with what was found.
+/// Formats the claims of an experiment with their results.
 fn claims(found: &[Found]) -> String {
     let mut html = "<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"Claims and verdicts\"><table>\n<thead><tr>\
          <th scope=\"col\">claim</th><th scope=\"col\">ratio [95 % interval]</th><th scope=\"col\">bound</th>\
@@ -206,10 +206,10 @@ fn about(results: &Results) -> String {
     )
 }
 
-/// What changed since earlier results: a sentence, and a Markdown table.
+/// Changes since earlier results: a sentence, and a Markdown table.
 type Generations = (String, String);
 
-/// The page.
+/// Formats the page.
 pub(super) fn html(results: &Results, generations: Option<&Generations>) -> String {
     let all = shown(results);
     let left_out = skipped(results);
@@ -253,7 +253,7 @@ pub(super) fn html(results: &Results, generations: Option<&Generations>) -> Stri
     html
 }
 
-/// The same for a review of code.
+/// Formats the same as Markdown, for code review.
 pub(super) fn markdown(results: &Results, generations: Option<&Generations>) -> String {
     let mut text = format!("# The talks, reproduced\n\n{}\n", about(results));
     let all = shown(results);
@@ -287,7 +287,7 @@ pub(super) fn markdown(results: &Results, generations: Option<&Generations>) -> 
     text
 }
 
-/// A line for each experiment, for the terminal.
+/// Formats a line for each experiment, for the terminal.
 pub(super) fn summary(results: &Results) -> String {
     let mut text = String::new();
     for one in shown(results) {

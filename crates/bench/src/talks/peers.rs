@@ -1,4 +1,4 @@
-//! The section of the page that sets the file system against others: what `nacre bench peers` measured.
+//! The section of the page that compares the file system with others: results of `nacre bench peers`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,11 +9,11 @@ use crate::error::Error;
 use crate::peers::EXPERIMENT;
 use crate::report::Report;
 
-/// The outcome in a file that `bench peers --out` wrote.
+/// Loads the outcome in a file written by `bench peers --out`.
 ///
 /// # Errors
 ///
-/// If it cannot be read or holds something else.
+/// If it cannot be read or has other content.
 pub(super) fn load(path: &Path) -> Result<Outcome, Error> {
     let outcome = Results::load(path)?.of(EXPERIMENT).cloned();
     let found = outcome.filter(|outcome| outcome.report.is_some());
@@ -25,7 +25,7 @@ pub(super) fn load(path: &Path) -> Result<Outcome, Error> {
     })
 }
 
-/// HTML: the tables and notes of the report.
+/// Formats the tables and notes of the report as HTML.
 pub(super) fn peers_section(report: &Report) -> String {
     let mut html = format!(
         "<section id=\"peers\"><h2>Against others</h2>\n<p>{}; {}</p>\n",
@@ -41,7 +41,7 @@ pub(super) fn peers_section(report: &Report) -> String {
     html
 }
 
-/// Headings and a Markdown table as HTML.
+/// Converts headings and a Markdown table to HTML.
 pub(super) fn table_of(text: &str) -> String {
     let is_rule = |line: &&str| line.chars().all(|letter| "|- ".contains(letter));
     let (lines, heading): (Vec<&str>, Vec<&str>) =

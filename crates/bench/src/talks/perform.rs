@@ -1,4 +1,5 @@
-//! Running experiments: each a process of its own in a group of its own, in directories that are empty again afterwards.
+//! Running experiments: each in a process and process group of its own, in directories that are emptied
+//! afterwards.
 
 use std::fs;
 use std::io::Read;
@@ -14,7 +15,7 @@ use crate::error::Error;
 use crate::report::Report;
 use crate::{group, machine, stop};
 
-/// An experiment that takes so many times what is expected, and this much longer, is given up.
+/// Timeout of an experiment: this multiple of its expected run time, plus this duration.
 const PATIENCE: (u32, Duration) = (6, Duration::from_secs(120));
 
 /// Directories of a run.
@@ -22,21 +23,21 @@ const PATIENCE: (u32, Duration) = (6, Duration::from_secs(120));
 pub(super) struct Ground {
     /// The nacre program.
     pub(super) program: PathBuf,
-    /// In memory; for what no disk should bound.
+    /// Directory in memory, for experiments that no disk should bound.
     pub(super) memory: PathBuf,
-    /// On the disk, beside the results.
+    /// Directory on the disk, next to the results.
     pub(super) disk: PathBuf,
 }
 
 impl Ground {
-    /// On the disk, for what an experiment makes there.
+    /// Returns the directory on the disk for an experiment's files.
     fn work(&self) -> PathBuf {
         self.disk.join("work")
     }
 }
 
 impl Ground {
-    /// What experiments may use now.
+    /// Returns the resources that experiments may use.
     pub(super) fn supply(&self) -> Supply {
         let memory = self.memory.parent().unwrap_or(Path::new("/"));
         Supply {
@@ -46,7 +47,7 @@ impl Ground {
         }
     }
 
-    /// Why an experiment cannot run here.
+    /// Returns the reason why an experiment cannot run here, if there is one.
     pub(super) fn obstacle(&self, experiment: &Experiment, sized: &Sized) -> Option<String> {
         if experiment.needs.is_root && !rustix::process::geteuid().is_root() {
             return Some("it needs root: it mounts, or empties the kernel's caches".to_owned());
@@ -64,14 +65,14 @@ impl Ground {
     }
 }
 
-/// Free for users in the file system of a directory that is there or will be made, in MiB.
+/// Returns the free space for users in the file system of an existing or future directory, in MiB.
 fn free_mib(dir: &Path) -> u64 {
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let found = dir.ancestors().find_map(|dir| rustix::fs::statvfs(dir).ok());
     found.map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize)) >> 20
 }
 
-/// Runs an experiment and takes away what it has made, however it ended.
+/// Runs an experiment and removes its files, however it ended.
 ///
 /// # Errors
 ///
@@ -89,7 +90,7 @@ pub(super) fn perform(experiment: &Experiment, run: &Sized, ground: &Ground) -> 
         Err(error) => (None, Some(error.to_string())),
     };
     let seconds = began.elapsed().as_secs_f64();
-    // Directories of a run mean nothing to the reader of its results.
+    // Without the directories of this run, which mean nothing to readers of its results.
     let command = run.words.split_whitespace().map(str::to_owned).collect();
     Ok(Outcome { experiment: experiment.name.to_owned(), command, seconds, load, report, skipped })
 }
@@ -111,7 +112,7 @@ fn in_directories(
     }
     let (times, more) = PATIENCE;
     let limit = Duration::from_secs(run.seconds) * times + more;
-    // Directories of this machine say nothing to the reader of the results.
+    // Directories of this machine mean nothing to readers of the results.
     let mut text = call(experiment.name, ground, words, limit, watch)?;
     for (path, name) in [(&ground.memory, "{dir}"), (&ground.work(), "{disk}"), (&ground.disk, "{disk}")] {
         text = text.replace(&*path.to_string_lossy(), name);
@@ -126,7 +127,7 @@ fn in_directories(
     }
 }
 
-/// Runs the program in a process group of its own; what it prints.
+/// Runs the program in a process group of its own; returns its output.
 fn call(
     name: &str,
     ground: &Ground,
@@ -142,7 +143,7 @@ fn call(
     command.env(MARK, watch.value());
     let mut child = group::start(&mut command).map_err(Error::io("start", &ground.program))?;
     let mut output = child.stdout.take().ok_or_else(|| failed("it has no output".to_owned()))?;
-    // Long output must not wait for the end.
+    // Read concurrently: long output would otherwise block the process.
     let reader = std::thread::spawn(move || {
         let mut text = String::new();
         output.read_to_string(&mut text).map(|_| text)
@@ -172,10 +173,10 @@ fn call(
     Err(failed(said.lines().last().unwrap_or("it failed without a word").to_owned()))
 }
 
-/// Takes down file systems that an experiment has left, and removes its directories.
+/// Stops file systems that an experiment has left, and removes its directories.
 fn clear(ground: &Ground) {
     for dir in [&ground.memory, &ground.work()] {
-        // Of an experiment that had to be killed: its loop devices go with the mounts.
+        // Mounts of a killed experiment; the kernel frees their loop devices.
         for point in mounts_below(dir) {
             let down = Command::new("umount").arg("-l").arg(&point).stdin(Stdio::null()).status();
             if !down.is_ok_and(|status| status.success()) {
@@ -195,7 +196,7 @@ fn clear(ground: &Ground) {
     }
 }
 
-/// File systems on loop devices that are mounted below a directory, the innermost first.
+/// Returns the mount points of loop devices below a directory, the innermost first.
 fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let of = |line: &str| {
@@ -208,7 +209,8 @@ fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     points
 }
 
-/// Directories of file systems, so many levels down: they have a superblock. What is mounted is not entered.
+/// Returns directories of file systems down to this many levels, recognised by a superblock. Mounts are not
+/// entered.
 fn file_systems_in(dir: &Path, levels: usize) -> Vec<PathBuf> {
     if dir.join("superblock").exists() {
         return vec![dir.to_owned()];

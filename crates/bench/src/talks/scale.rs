@@ -1,41 +1,41 @@
-//! Sizes that fit the machine.
+//! Sizes for the machine.
 //!
-//! The catalogue is written for two CPUs. In the words of a run `{cpus:N}` is N for every two CPUs, and `{mib:N}` is N MiB,
-//! halved where memory or disk is short and doubled where there is plenty.
+//! The catalogue is written for two CPUs. In the arguments of a run `{cpus:N}` is N for every two CPUs, and
+//! `{mib:N}` is N MiB, halved where memory or disk is short and doubled where there is plenty.
 
 use super::catalogue::{Experiment, Needs, Run};
 
-/// What there is to share out.
+/// Available resources.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Supply {
     pub(super) cpus: u64,
-    /// Available memory, and free in the directory in memory, in MiB: the smaller one.
+    /// Available memory, or free space in the directory in memory if that is less, in MiB.
     pub(super) memory_mib: u64,
-    /// Free on the disk of the output directory, in MiB.
+    /// Free space on the disk of the output directory, in MiB.
     pub(super) disk_mib: u64,
 }
 
-/// A run whose sizes are decided.
+/// A run with fixed sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sized {
-    /// What follows the program; with `{dir}` and `{disk}` as in [`Run`].
+    /// Arguments of the program; with `{dir}` and `{disk}` as in [`Run`].
     pub(super) words: String,
-    /// About how long it takes.
+    /// Approximate run time in seconds.
     pub(super) seconds: u64,
     pub(super) memory_mib: u64,
     pub(super) disk_mib: u64,
 }
 
-/// Sizes are halved at most so often; below that, figures say nothing.
+/// Number of times that sizes are halved, at most; smaller ones give no meaningful figures.
 const HALVINGS: u32 = 2;
-/// And doubled at most so often, in long runs.
+/// Number of times that sizes are doubled, at most, in long runs.
 const DOUBLINGS: u32 = 2;
-/// Of the memory that there is, a run larger than the catalogue's takes at most one part in so many.
+/// Divisor of the available memory: the share that a run larger than the catalogue's takes, at most.
 const SPARE: u64 = 2;
-/// CPUs up to which work grows, in short runs and long ones: more tasks take longer to start.
+/// CPUs up to which work grows, in short runs and in long ones: more tasks take longer to start.
 const CPUS_MAX: (u64, u64) = (8, 64);
 
-/// The largest form of `run` that fits `supply`; the smallest one if none does.
+/// Returns the largest form of `run` that fits `supply`; the smallest one if none does.
 pub(super) fn fit(experiment: &Experiment, run: &Run, supply: Supply) -> Sized {
     let is_short = std::ptr::eq(run, &experiment.quick);
     let scales = run.words.contains("{mib:");
@@ -46,7 +46,7 @@ pub(super) fn fit(experiment: &Experiment, run: &Run, supply: Supply) -> Sized {
         let Needs { memory_mib, disk_mib, .. } = experiment.needs;
         Sized {
             words: filled(run.words, "{mib:", scaled).unwrap_or_else(|| run.words.to_owned()),
-            // What takes a given time takes it in any size; this is an upper bound of the rest.
+            // An upper bound: parts with a fixed duration do not grow with sizes.
             seconds: run.seconds << doublings,
             memory_mib: scaled(memory_mib),
             disk_mib: scaled(disk_mib),
@@ -65,7 +65,8 @@ pub(super) fn fit(experiment: &Experiment, run: &Run, supply: Supply) -> Sized {
     one
 }
 
-/// Replaces each `{name:N}` by what becomes of N; `None` if a place holder is broken, which a test of the catalogue finds.
+/// Replaces each `{name:N}` by `of(N)`; `None` for a malformed placeholder, which a test of the catalogue
+/// detects.
 fn filled(words: &str, begin: &str, of: impl Fn(u64) -> u64) -> Option<String> {
     let mut parts = words.split(begin);
     let mut text = parts.next()?.to_owned();
@@ -77,8 +78,8 @@ fn filled(words: &str, begin: &str, of: impl Fn(u64) -> u64) -> Option<String> {
     Some(text)
 }
 
-/// Which form of each experiment is run in `hours`: the short one of all, and the long one of as many as there is time for, the
-/// quickest first. `seconds_of` is how long a form takes here.
+/// Selects the form of each experiment to run in `hours`: the short one by default, and the long one of as
+/// many as there is time for, the quickest first. `seconds_of` is the run time of a form here.
 pub(super) fn forms<'a>(
     experiments: &[&'a Experiment],
     hours: f64,

@@ -14,7 +14,7 @@ pub(super) fn prepare(work: &Work) -> Result<(), Error> {
     check(work)?;
     match work.operation {
         Operation::SeqWrite | Operation::AppendSync if !work.over => Ok(()),
-        // One of those that share a file makes it.
+        // One of the workers that share a file creates it.
         _ if work.shares_file() && work.worker != 0 => Ok(()),
         _ => {
             let mut buffer = Buffer::new(work.block_bytes.max(1 << 20));
@@ -58,13 +58,13 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
         rustix::fs::fadvise(&file, 0, None, Advice::Random).map_err(Error::io("advise", &path))?;
     }
     if fresh && work.shares_file() {
-        // Another worker may have it open already; nobody has begun to write.
+        // Another worker may have it open already, but none has begun to write.
         file.set_len(0).map_err(Error::io("truncate", &path))?;
     }
     at_start();
     let start = std::time::Instant::now();
     let mut random = Rng::with_seed(work.worker as u64);
-    // Sequential work goes to the end of the file, however long that takes.
+    // Sequential work runs to the end of the file, however long that takes.
     let (limit, stride) = match work.operation {
         Operation::SeqWrite | Operation::SeqRead => (std::time::Duration::MAX, u64::MAX),
         Operation::AppendSync => (work.limit(), 1),

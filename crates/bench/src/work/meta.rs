@@ -65,14 +65,14 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
     }
 }
 
-/// Opens the directory that names are relative to: a path from the root would make a walk through other file systems part
-/// of each figure, longer for one mount than for the other.
+/// Opens the directory that names are relative to: an absolute path would add a walk through other file
+/// systems to each figure, longer for one mount than for another.
 fn base(work: &Work) -> Result<fs::File, Error> {
     let directory = work.directory();
     fs::File::open(&directory).map_err(Error::io("open", &directory))
 }
 
-/// Whole passes over the directory, so that opening and the end of the listing count in their proportion.
+/// Lists the directory in whole passes, so that opening and the end of the listing count in their proportion.
 fn list(work: &Work) -> Result<Done, Error> {
     let directory = work.directory();
     let mut entries = 0;
@@ -104,12 +104,12 @@ fn visit(name: Option<&CString>, act: impl FnOnce(&CString) -> Result<(), Error>
     }
 }
 
-/// For `map_err`: what was attempted in the directory.
+/// Returns a closure for `map_err` that names the attempted action and the directory.
 fn failed(action: &'static str, work: &Work) -> impl FnOnce(Errno) -> Error {
     Error::io(action, work.directory())
 }
 
-/// Every byte, or none.
+/// Fails unless every byte was transferred.
 fn whole(count: usize, work: &Work) -> Result<(), Errno> {
     if count == work.block_bytes { Ok(()) } else { Err(Errno::IO) }
 }
@@ -135,9 +135,9 @@ fn open(work: &Work, base: &fs::File, name: &CStr) -> Result<(), Error> {
     close(file, work)
 }
 
-/// A file system may say only now that a write has failed.
+/// Closes a file with a check: a file system may report a failed write only here.
 fn close(file: OwnedFd, work: &Work) -> Result<(), Error> {
-    // SAFETY: nobody else has the descriptor.
+    // SAFETY: the descriptor has no other owner.
     match unsafe { libc::close(file.into_raw_fd()) } {
         0 => Ok(()),
         _ => Err(Error::io("close file in", work.directory())(std::io::Error::last_os_error())),

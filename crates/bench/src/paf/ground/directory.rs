@@ -1,4 +1,5 @@
-//! A directory of any file system. Everything of a run is in one directory of its own there, with a file that says whose it is.
+//! A directory of any file system. All files of a run are in a subdirectory of its own, with a file that
+//! identifies the run.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -19,29 +20,29 @@ use nacre_store::object::block::device::model::DiskSpec;
 use rustix::fs::Advice;
 use rustix::io::Errno;
 
-/// The directory of a run, in its target.
+/// Name of the run's directory in the target.
 const OWN: &str = "nacre-paf";
-/// In it: the run's id, and the directory of its results.
+/// Name of the file in it with the run's id and the directory of its results.
 const OWNER: &str = "owner";
-/// In it: the file that is measured.
+/// Name of the measured file in it.
 const MEASURED: &str = "measured";
-/// Files in one directory.
+/// Number of files per directory.
 const SPREAD: u64 = 1000;
-/// How long the free space does not grow when it is taken for what there is.
+/// Time without growth after which the free space counts as final.
 const STANDS_STILL: Duration = Duration::from_millis(2500);
-/// Bytes that it grows by without being looked at again: others may use the file system, too.
+/// Growth in bytes that does not count: other programs may use the file system, too.
 const GROWN: u64 = 1 << 20;
-/// How long that is waited for.
+/// Timeout of the wait for free space.
 const FREED_WITHIN: Duration = Duration::from_secs(30);
-/// Time between two looks at it.
+/// Interval of polling it.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Bytes of one write while populating.
+/// Size of one write in bytes while populating.
 const CHUNK: usize = 1 << 20;
 
 pub(in crate::paf) struct DirectoryGround {
     target: PathBuf,
     own: PathBuf,
-    /// Where the objects of its files are, if it is a mount of ours.
+    /// Directories of the objects of its files, for a NacreFS mount.
     below: Vec<PathBuf>,
     /// The disk whose time is computed in place of the real one.
     disk: Option<DiskSpec>,
@@ -59,7 +60,7 @@ impl DirectoryGround {
         for entry in fs::read_dir(target).map_err(Error::io("read", target))? {
             let name = entry.map_err(Error::io("read", target))?.file_name();
             match name.to_str() {
-                // Every new ext4 has one.
+                // Every new ext4 has this directory.
                 Some("lost+found") => {}
                 Some(OWN) => is_there = true,
                 _ => return Err(not_empty(target, &format!("there is '{}'", name.display()))),
@@ -80,7 +81,7 @@ impl DirectoryGround {
         Ok(ground)
     }
 
-    /// Where a file lies.
+    /// Returns the extents of a file.
     fn extents(&self, path: &Path) -> Result<Vec<Extent>, Error> {
         let file = File::open(path).map_err(Error::io("open", path))?;
         extents::of_file(&file).map_err(|error| match Errno::from_io_error(&error) {
@@ -92,7 +93,8 @@ impl DirectoryGround {
         })
     }
 
-    /// What counts as the time of a transfer of the measured file: that of the disk, if one is simulated.
+    /// Returns the time that counts for a transfer of the measured file: that of the disk, if one is
+    /// simulated.
     fn counted(&self, timed: Timed, bytes: u64, xfer: usize) -> Result<Timed, Error> {
         let Some(disk) = self.disk else { return Ok(timed) };
         let path = self.measured();
@@ -111,7 +113,7 @@ impl DirectoryGround {
         self.own.join(MEASURED)
     }
 
-    /// Opens around the cache, or through it where the file system has no other way.
+    /// Opens the file with O_DIRECT, or without it where the file system lacks it.
     fn open_measured(&self, options: &mut OpenOptions) -> Result<(File, bool), Error> {
         let path = self.measured();
         match options.clone().custom_flags(O_DIRECT).open(&path) {
@@ -142,7 +144,7 @@ fn check_owner(target: &Path, own: &Path, owner: &Owner) -> Result<(), Error> {
                 format!("files of another run exist: continue it with --output {output}, or remove {OWN}");
             Err(not_empty(target, &what))
         }
-        // A run that was ended before it wrote whose it is has made nothing else.
+        // A run that ended before it wrote its owner file has created nothing else.
         _ if fs::read_dir(own).is_ok_and(|entries| entries.flatten().all(|e| e.file_name() == OWNER)) => {
             let _ = fs::remove_file(own.join(OWNER));
             fs::remove_dir(own).map_err(Error::io("remove", own))?;
@@ -230,7 +232,8 @@ impl Ground for DirectoryGround {
         rustix::fs::syncfs(&directory).map_err(Error::io("syncfs", &self.own))
     }
 
-    /// File systems over a network give space back when their servers come to it. NacreFS tells its space a second late.
+    /// Network file systems free space asynchronously at their servers. NacreFS reports it up to a second
+    /// late.
     fn await_room(&self) -> Result<(), Error> {
         let kind = place::file_system(&self.target).map_err(Error::io("look at", &self.target))?;
         if !["fuse", "nfs", "lustre", "ceph", "cifs"].iter().any(|remote| kind.starts_with(remote)) {
@@ -258,7 +261,7 @@ impl Ground for DirectoryGround {
             let offset = offset?;
             stamp(block, offset);
             match file.write_all_at(block, offset) {
-                // Opened around the cache, but not written so.
+                // The open accepted O_DIRECT, but the first write does not.
                 Err(error) if direct && offset == 0 && Errno::from_io_error(&error) == Some(Errno::INVAL) => {
                     direct = false;
                     file = OpenOptions::new().write(true).open(&path).map_err(Error::io("open", &path))?;
@@ -327,7 +330,7 @@ fn foreign(path: &Path) -> Error {
     Error::Usage(format!("{} was not created by this run: remove it; nothing was changed", path.display()))
 }
 
-/// Takes what is clean of a file out of the page cache. Advice: where it does nothing, the read shows it.
+/// Drops clean pages of a file from the page cache. Only advice: where it has no effect, the read shows it.
 fn forget(file: &File) {
     let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
 }

@@ -1,4 +1,4 @@
-//! An object store, opened without its server. A run's objects have a sequence that no file system uses.
+//! An object store, opened without its server. The objects of a run have a sequence that no file system uses.
 
 use nacre_env::clock::Instant;
 use std::fs::File;
@@ -26,22 +26,22 @@ use nacre_common::frag::{self, FileFigures, FreeFigures, Unit};
 use nacre_store::object::block::device::model::DiskSpec;
 use nacre_store::object::simulated::{AnyMedium, Simulated};
 
-/// Sequence of the objects: that of Lustre's echo client, which is kept for tests of targets (reference 4.5).
+/// Sequence of the objects: that of Lustre's echo client, which is reserved for tests of targets.
 const SEQUENCE: u64 = 2;
-/// The object that is measured; file N is the object N + 1.
+/// FID of the measured object; file N is the object N + 1.
 const MEASURED: Fid = Fid::new(SEQUENCE, 1, 0);
-/// Bytes of one write while populating.
+/// Size of one write in bytes while populating.
 const CHUNK: usize = 1 << 20;
-/// Ids that are reserved at once.
+/// Ids per reservation.
 const RESERVED: u32 = 10_000;
-/// How long the space of destroyed objects is waited for.
+/// Timeout of the wait for the space of destroyed objects.
 const FREED_WITHIN: Duration = Duration::from_secs(30);
-/// Time between two looks, while that is waited for, at whether the run was broken off.
+/// Interval of checking for an interruption during that wait.
 const LOOK: Duration = Duration::from_millis(100);
-/// Objects that are destroyed at once.
+/// Objects per destroy call.
 const DESTROYED: usize = 1000;
 
-/// Whether a directory is that of an object store.
+/// Returns whether a directory is that of an object store.
 pub(super) fn is_store(directory: &Path) -> Result<bool, Error> {
     if is_block_store(directory) {
         return Ok(true);
@@ -59,7 +59,7 @@ pub(super) fn is_store(directory: &Path) -> Result<bool, Error> {
     Ok(ObjectDirectoryHeader::decode(&bytes).is_ok())
 }
 
-/// As it is when its target has stopped: what a store on a device does by itself is off.
+/// Opens the store as its target leaves it when it stops: background work of a store on a device is off.
 fn open_store(dir: &Path) -> Result<Box<dyn ObjectStore>, ObjectError> {
     let store: Box<dyn ObjectStore> = match is_block_store(dir) {
         true => Box::new(BlockStore::open(dir, BlockStoreOptions::default())?),
@@ -71,13 +71,14 @@ fn open_store(dir: &Path) -> Result<Box<dyn ObjectStore>, ObjectError> {
 pub(in crate::paf) struct ObjectGround {
     dir: PathBuf,
     store: Box<dyn ObjectStore>,
-    /// How the store goes about the page cache by itself, if it uses it.
+    /// The store's own policy for the page cache, if it uses it.
     usual: Option<CachePolicy>,
-    /// What is simulated below the store while it is measured.
+    /// Medium that is simulated below the store during measurements.
     medium: Option<AnyMedium>,
-    /// The disk whose time is computed in place of the real one: that of a store of files, which cannot be made to wait for it.
+    /// The disk whose time is computed in place of the real one: for a store of files, which cannot be made
+    /// to wait for it.
     computed: Option<DiskSpec>,
-    /// One reservation at a time.
+    /// Serialises reservations.
     reserving: Mutex<()>,
 }
 
@@ -96,7 +97,7 @@ impl ObjectGround {
         let medium = medium.filter(|_| computed.is_none());
         let (dir_owned, reserving) = (dir.to_owned(), Mutex::default());
         let ground = ObjectGround { dir: dir_owned, store, usual, medium, computed, reserving };
-        // Refused before anything is written.
+        // Fails before anything is written.
         ground.files()?;
         if let Some(medium) = medium {
             medium::set(medium, &*ground.store, dir)?;
@@ -110,7 +111,7 @@ impl ObjectGround {
         Ok(Fid::new(SEQUENCE, oid, 0))
     }
 
-    /// Reserves ids up to that of an object: objects above are nobody's.
+    /// Reserves ids up to that of an object: objects above are in use by no file.
     fn reserve(&self, object: Fid) -> Result<(), Error> {
         let _turn = self.reserving.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let ids = self.store.abilities().ids_of(SEQUENCE)?;
@@ -132,8 +133,8 @@ impl ObjectGround {
         }
     }
 
-    /// Says whether a measurement begins or has ended: only then it takes the time of a medium, unless what the files were
-    /// written with counts for that as well.
+    /// Switches the simulation at the start and end of a measurement: media take time only during one. A
+    /// medium whose state depends on earlier writes is always on.
     fn simulate(&self, is_measured: bool) -> Result<(), Error> {
         match self.medium {
             None => Ok(()),
@@ -143,7 +144,7 @@ impl ObjectGround {
         }
     }
 
-    /// What counts as the time of a transfer of the measured object.
+    /// Returns the time that counts for a transfer of the measured object.
     fn counted(&self, timed: Timed, bytes: u64, xfer: usize) -> Result<Timed, Error> {
         let Some(disk) = self.computed else { return Ok(timed) };
         let extents = self.store.abilities().extents;
@@ -164,7 +165,7 @@ impl ObjectGround {
         Ok(Timed { seconds, ..timed })
     }
 
-    /// Runs `work` with every transfer around the page cache where that is possible, and on the medium that is simulated.
+    /// Runs `work` with every transfer bypassing the page cache where possible, and on the simulated medium.
     fn measured<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         self.simulate(true)?;
         let cache = self.store.abilities().page_cache.zip(self.usual);
@@ -307,7 +308,7 @@ impl Ground for ObjectGround {
 
 impl Drop for ObjectGround {
     fn drop(&mut self) {
-        // Closed already by a run that has ended well; of one that was broken off the objects are kept.
+        // A run that has ended well has closed it already; for an interrupted one the objects are kept.
         if let Err(error) = self.store.close()
             && !matches!(error, ObjectError::Closed)
         {

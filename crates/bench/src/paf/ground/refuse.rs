@@ -1,4 +1,4 @@
-//! Devices are never touched: why, with what is on them.
+//! Refusal of devices: never touched, with the reason and their content.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::error::Error;
 
-/// What a device holds by the bytes at an offset.
+/// Signatures of contents: offset, bytes, name.
 const SIGNATURES: [(u64, &[u8], &str); 9] = [
     (0x438, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
     (0, b"XFSB", "an xfs file system"),
@@ -19,7 +19,7 @@ const SIGNATURES: [(u64, &[u8], &str); 9] = [
     (510, &[0x55, 0xaa], "a partition table or a boot sector"),
 ];
 
-/// The sentence for a device.
+/// Returns the error for a device.
 pub(super) fn device(path: &Path) -> Error {
     let shown = path.display();
     let holds = match File::open(path).ok().and_then(|file| signature(&file)) {

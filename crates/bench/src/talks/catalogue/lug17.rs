@@ -1,4 +1,4 @@
-//! LUG'17, Intel: the client's I/O in parallel.
+//! LUG'17, Intel: parallel I/O in the client.
 
 use super::{Chart, Experiment, FABRIC, Needs, Run, Talk, Value, Words, own};
 use crate::stats::Bound;

@@ -1,4 +1,4 @@
-//! Whamcloud 2019: the I/O path for flash, and what a device does that is never trimmed.
+//! Whamcloud 2019: the I/O path for flash, and a device that is never trimmed.
 
 use super::{Chart, Check, Experiment, Needs, Run, Talk, Value, Words, own};
 use crate::stats::Bound;

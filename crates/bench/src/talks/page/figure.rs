@@ -1,4 +1,4 @@
-//! A chart of the report, with what it shows in one sentence and in a table.
+//! A chart of the report, with a sentence on what it shows and a table.
 
 use std::fmt::Write as _;
 
@@ -7,13 +7,13 @@ use crate::report::{Report, Row, Unit};
 use crate::stats::{Interval, interval};
 use crate::talks::catalogue::{Chart, Experiment, Value};
 
-/// A chart with what was found for it.
+/// A chart with its values.
 pub(super) struct Figure<'a> {
     chart: &'a Chart,
     unit: &'static str,
-    /// Names of the places that were measured on any line.
+    /// Names of the places with a value on any series.
     places: Vec<&'static str>,
-    /// Name of each line, and what there is at each place.
+    /// Name of each series, and its value at each place.
     lines: Vec<(&'static str, Vec<Option<Cell>>)>,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct Figure<'a> {
 struct Cell {
     interval: Interval,
     runs: usize,
-    /// What others are compared with: 1 because it was said so.
+    /// The baseline of others: 1 by definition.
     is_base: bool,
     unit: &'static str,
 }
@@ -53,7 +53,7 @@ fn cell(value: Value, row: &Row) -> Cell {
     }
 }
 
-/// A figure as it is written in sentences and tables.
+/// Formats a figure for sentences and tables.
 pub(super) fn number(value: f64) -> String {
     match value.abs() {
         small if small < 10.0 => format!("{value:.2}"),
@@ -62,13 +62,14 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// `1.02 [0.98..1.05]`
+/// Formats an interval: `1.02 [0.98..1.05]`.
 pub(super) fn span(interval: &Interval) -> String {
     format!("{} [{}..{}]", number(interval.median), number(interval.low), number(interval.high))
 }
 
 impl<'a> Figure<'a> {
-    /// What a report has for a chart; `None` if that is nothing. Places without a value on any line are left out.
+    /// Returns the values of a report for a chart; `None` if there are none. Places without a value on any
+    /// series are left out.
     pub(super) fn of(chart: &'a Chart, report: &Report) -> Option<Figure<'a>> {
         let find = |place: &[&str], line: &[&str]| {
             let has = |row: &&Row| place.iter().chain(line).all(|word| row.name.contains(word));
@@ -84,7 +85,7 @@ impl<'a> Figure<'a> {
         Some(Figure { chart, unit, places: places.iter().map(|(name, _)| *name).collect(), lines })
     }
 
-    /// As it is drawn; what was not measured is no number.
+    /// Returns the panel to draw; a missing value is NaN.
     pub(super) fn panel(&self) -> Panel {
         let values = |of: fn(&Interval) -> f64, cells: &[Option<Cell>]| -> Vec<f64> {
             cells.iter().map(|cell| cell.map_or(f64::NAN, |cell| of(&cell.interval))).collect()
@@ -114,7 +115,7 @@ impl<'a> Figure<'a> {
         }
     }
 
-    /// What the chart shows, in one sentence.
+    /// Formats one sentence on what the chart shows.
     pub(super) fn sentence(&self) -> String {
         let named = |(line, cells): &(&str, Vec<Option<Cell>>)| {
             let of = |(place, cell): (&&str, &Option<Cell>)| Some((format!("{line}, {place}"), (*cell)?));
@@ -169,7 +170,7 @@ impl<'a> Figure<'a> {
         html
     }
 
-    /// The chart with its sentence and its table.
+    /// Formats the chart with its sentence and its table.
     pub(super) fn html(&self, experiment: &Experiment, id: &str) -> String {
         let simulated = if experiment.simulated.is_some() { ", simulated" } else { "" };
         let panel = self.panel();
@@ -186,7 +187,7 @@ impl<'a> Figure<'a> {
         )
     }
 
-    /// The chart alone, for a card of the first page; `id` is that of the whole one.
+    /// Formats the chart alone, for a card of the first page; `id` is that of the full chart.
     pub(super) fn picture(&self, experiment: &Experiment, id: &str) -> String {
         let panel = self.panel();
         format!(
@@ -202,12 +203,12 @@ impl<'a> Figure<'a> {
     }
 }
 
-/// Says in a heading that figures are simulated.
+/// Returns the mark of simulated figures in a heading.
 pub(super) fn tag(experiment: &Experiment) -> &'static str {
     if experiment.simulated.is_some() { " <span class=\"tag\">simulated</span>" } else { "" }
 }
 
-/// What is simulated, and when something counts as done.
+/// Formats what is simulated, and when an operation counts as done.
 pub(super) fn conditions(experiment: &Experiment) -> String {
     let simulated = experiment.simulated.map_or_else(String::new, |what| format!("Simulated: {what}. "));
     format!("{simulated}Durability: {}.", experiment.durability)

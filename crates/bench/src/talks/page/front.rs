@@ -8,7 +8,7 @@ use crate::chart::escape;
 use crate::stats::Verdict;
 use crate::talks::catalogue::Talk;
 
-/// What a talk claims, in one plain sentence.
+/// Returns the claim of a talk in one plain sentence.
 fn claim(talk: Talk) -> &'static str {
     match talk {
         Talk::Lad17 => {
@@ -29,7 +29,7 @@ fn claim(talk: Talk) -> &'static str {
     }
 }
 
-/// How many experiments of a talk say what, in one sentence.
+/// Formats the numbers of a talk's experiments by verdict, in one sentence.
 fn verdicts(of_talk: &[&Shown<'_>]) -> String {
     let count = |verdict| of_talk.iter().filter(|one| one.verdict() == verdict).count();
     let (shown, not_shown, undecided) =
@@ -48,7 +48,7 @@ fn verdicts(of_talk: &[&Shown<'_>]) -> String {
     text + "."
 }
 
-/// A card: claim, verdict, and the picture of the talk's first experiment that has one.
+/// Formats a card: claim, verdict, and the chart of the talk's first experiment that has one.
 pub(super) fn card(talk: Talk, all: &[Shown<'_>]) -> String {
     let mut html =
         format!("<article class=\"card\"><h3>{}</h3>\n<p>{}</p>\n", escape(talk.title()), claim(talk));
@@ -76,8 +76,7 @@ pub(super) fn card(talk: Talk, all: &[Shown<'_>]) -> String {
     html
 }
 
-/// Links to all parts of the page.
-/// `more`: places and titles of the parts that are no experiments.
+/// Formats links to all parts of the page. `more`: anchors and titles of the parts that are not experiments.
 pub(super) fn contents(all: &[Shown<'_>], more: &[(&str, &str)]) -> String {
     let mut html = "<nav aria-labelledby=\"contents\"><h2 id=\"contents\">Contents</h2>\n<ul>\
          <li><a href=\"#verdicts\">Five claims, five verdicts</a></li>\n"

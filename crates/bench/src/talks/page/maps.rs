@@ -1,4 +1,5 @@
-//! Heat maps of PaF, from the rows of a report: first iterations apart from later ones, since the first one after a change is another case.
+//! Heat maps of PaF, from the rows of a report: first iterations separate from later ones, since the first
+//! one after a change is a different case.
 
 use std::fmt::Write as _;
 
@@ -9,7 +10,7 @@ use crate::report::{Report, Row};
 use crate::sample::Samples;
 use crate::talks::catalogue::Experiment;
 
-/// What the name of a row says: `ext4: PaF:10.30, write, 16 MiB`.
+/// Parts of the name of a row: `ext4: PaF:10.30, write, 16 MiB`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     line: String,
@@ -30,7 +31,7 @@ impl Key {
     }
 }
 
-/// Which iterations a map shows.
+/// Iterations of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
     First,
@@ -61,7 +62,7 @@ struct Group<'a> {
     rows: Vec<(Key, &'a Row)>,
 }
 
-/// In the order of their first appearance, each once.
+/// Returns the distinct values in the order of their first appearance.
 fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     values.fold(Vec::new(), |mut all, value| {
         if !all.contains(&value) {
@@ -112,7 +113,7 @@ impl Group<'_> {
     }
 }
 
-/// The least ratio of all maps, and where it is.
+/// Returns the lowest ratio of all maps, and its position.
 fn least(maps: &[HeatMap]) -> Option<(f64, String)> {
     let mut least: Option<(f64, String)> = None;
     for map in maps {
@@ -182,7 +183,7 @@ fn figure(group: &Group<'_>, which: Which, experiment: &Experiment, id: &str) ->
     ))
 }
 
-/// What first iterations reach at the least, against later ones, of one line.
+/// Formats the lowest ratio of first iterations to later ones, of one line.
 fn sentence(groups: &[&Group<'_>]) -> String {
     let part = |group: &&Group<'_>| {
         let of = |which| least(&group.maps(which)).map(|(ratio, _)| number(ratio));
@@ -194,7 +195,7 @@ fn sentence(groups: &[&Group<'_>]) -> String {
     format!("{}.", parts.join("; "))
 }
 
-/// The maps of a report; nothing if it has no rows of PaF.
+/// Formats the maps of a report; empty if it has no rows of PaF.
 pub(super) fn html(experiment: &Experiment, report: &Report) -> String {
     let rows: Vec<(Key, &Row)> =
         report.rows.iter().filter_map(|row| Some((Key::of(&row.name)?, row))).collect();
