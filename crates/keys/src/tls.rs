@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Sessions that a client remembers for resumption: one for each server address.
 const SESSIONS_MAX: usize = 4096;
-/// Longest handshake message before the peer is authenticated, in bytes.
+/// Plaintext of a sent TLS record in bytes, at most; `None` is the maximum of TLS, 16 KiB.
 const FRAGMENT_MAX: Option<usize> = None;
 
 /// Returns the provider, with AES-128-GCM first: half the CPU time of AES-256-GCM, and more strength is not
