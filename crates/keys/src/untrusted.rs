@@ -7,7 +7,7 @@ use crate::verify::identity_of;
 use nacre_types::Identity;
 
 /// Parses the bytes as a certificate, a signing request, a token and the text of an identity. Checks the
-/// round trip: an identity or a token that was parsed formats to what it was parsed from.
+/// round trip: a parsed identity survives formatting and parsing, a parsed token formats to its input.
 ///
 /// # Panics
 /// If the round trip fails.
