@@ -255,7 +255,7 @@ struct FragArgs {
 /// too.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code 0 if all were told of, 1 if one does not want to know.
+Exit code 0 if all targets were trimmed, 1 if one does not support discard.
 Example: nacre trim /srv/fs                all OSTs of a file system here; so does its mount point
          nacre trim /srv/fs/ost0001
          nacre trim nacre-OST0001 --json")]

@@ -39,7 +39,7 @@ const LOCKAHEAD: u16 = 4;
 /// Entry of `lfs ladvise` in the table of commands.
 pub const COMMAND: Command = Command {
     name: "ladvise",
-    summary: "say what will become of data",
+    summary: "give I/O hints",
     usage: USAGE,
     run: Run::Parsed(OPTIONS, run),
 };
