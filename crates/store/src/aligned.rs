@@ -1,16 +1,16 @@
-//! Memory that transfers around the page cache accept.
+//! Aligned memory for transfers that bypass the page cache.
 
 use rustix::mm::Advice;
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// Alignment in bytes: a page, which satisfies every device.
+/// Alignment in bytes: a page, which is enough for every device.
 const ALIGN: usize = 4096;
-/// Alignment of a large page.
+/// Alignment of a large page, in bytes.
 const LARGE: usize = 2 << 20;
 
-/// Bytes at the beginning of a page.
+/// Page-aligned bytes.
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     len: usize,
@@ -23,7 +23,7 @@ unsafe impl Send for AlignedBuffer {}
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// A buffer of `len` zeros, at least one page of memory.
+    /// Allocates a buffer of `len` zeros, at least one page of memory.
     pub fn zeroed(len: usize) -> AlignedBuffer {
         let layout = AlignedBuffer::layout(len, ALIGN);
         // SAFETY: the layout has a size that is not zero.
@@ -32,16 +32,16 @@ impl AlignedBuffer {
         AlignedBuffer { start, len, layout }
     }
 
-    /// A buffer of `len` zeros, in large pages if the kernel has some.
+    /// Allocates a buffer of `len` zeros, in large pages if the kernel has some.
     pub(crate) fn large(len: usize) -> AlignedBuffer {
         let layout = AlignedBuffer::layout(len, LARGE);
         // SAFETY: the layout has a size that is not zero.
         let start = unsafe { alloc(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        // Before the first touch. It is no more than a wish, so its result does not matter.
-        // SAFETY: the range was just allocated and holds nothing.
+        // Before the first touch. The call is only advice, so its result is ignored.
+        // SAFETY: the range was just allocated and holds no data.
         let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), layout.size(), Advice::LinuxHugepage) };
-        // SAFETY: all of the allocation, which nobody else knows.
+        // SAFETY: covers the whole allocation, to which no other reference exists.
         unsafe { start.as_ptr().write_bytes(0, layout.size()) };
         AlignedBuffer { start, len, layout }
     }
@@ -50,7 +50,7 @@ impl AlignedBuffer {
         Layout::from_size_align(len.max(ALIGN), align).expect("lengths of buffers are far below isize::MAX")
     }
 
-    /// Address of the first byte, through which the kernel may write while nobody looks at the buffer.
+    /// Address of the first byte; the kernel may write through it while no reference to the buffer is in use.
     pub(crate) fn address(&self) -> *mut u8 {
         self.start.as_ptr()
     }

@@ -1,18 +1,18 @@
-//! Keeping other processes away from a store.
+//! Exclusion of other processes from a store.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A file or directory that is locked against other processes, and against this one; given up when dropped.
+/// A file or directory that is locked against other processes, and against this one; unlocked when dropped.
 ///
-/// Dropping unlocks before it closes: a process that another thread is just starting has a copy of the descriptor until it
-/// runs its program, and a lock lasts as long as the last copy.
+/// Dropping unlocks before it closes: a child process between `fork` and `exec` has a copy of the descriptor,
+/// and a lock lasts as long as its last copy.
 #[derive(Debug)]
 pub(crate) struct Exclusive(OwnedFd);
 
 impl Exclusive {
-    /// Locks what `fd` is open on; `None` if somebody has it.
+    /// Locks the file that `fd` is open on; `None` if another holder has the lock.
     ///
     /// # Errors
     /// Those of `flock(2)`, on file systems without locks.
@@ -45,7 +45,7 @@ impl AsFd for Exclusive {
 
 impl Drop for Exclusive {
     fn drop(&mut self) {
-        // Closing is left to do it where this fails.
+        // If this fails, the close that follows unlocks.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }

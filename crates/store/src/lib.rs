@@ -1,7 +1,8 @@
-//! Local stores under the services: [`MetaStore`] for metadata and small indexes, object stores for file data.
+//! Local stores below the services: [`MetaStore`] for metadata and small indexes, object stores for file
+//! data.
 //!
-//! A store knows nothing of the network, of clients or of namespace rules; it keeps bytes under keys and says exactly
-//! when they are durable. Formats: `docs/formats/metadata-store.md`.
+//! A store knows no network, clients or namespace rules; it keeps bytes under keys and defines exactly when
+//! they are durable. Formats: `docs/formats/metadata-store.md`.
 
 mod aligned;
 mod exclusive;

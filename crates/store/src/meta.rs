@@ -1,12 +1,13 @@
 //! The transactional key-value store under each MDT, and the small index of each OST.
 //!
-//! Owns one directory. Changes come as [`Batch`]es; each gets a transaction number (transno), is visible to every
-//! thread when `commit` returns, survives a crash of the process from then on, and is durable against a power cut after
-//! [`MetaStore::sync`] or at most `commit_interval_ms` later. After a power cut the store holds a prefix of the
-//! transactions: everything up to some transno that is not below [`MetaStore::last_committed`], nothing beyond.
+//! Owns one directory. Changes arrive as [`Batch`]es; each gets a transaction number (transno), is visible to
+//! every thread when `commit` returns, survives a crash of the process from then on, and is durable against a
+//! power cut after [`MetaStore::sync`] or at most `commit_interval_ms` later. After a power cut the store
+//! holds a prefix of the transactions: everything up to some transno that is not below
+//! [`MetaStore::last_committed`], nothing beyond.
 //!
-//! Does not order operations that depend on each other: callers hold their own locks over read, decide, commit.
-//! All calls block, take `&self` and may come from any thread.
+//! The store does not order operations that depend on each other: callers hold their own locks over read,
+//! decide, commit. All calls block, take `&self` and may come from any thread.
 
 mod base;
 mod batch;
@@ -54,9 +55,9 @@ pub(crate) use wal::crc32c;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Table(pub u8);
 
-/// Longest key in bytes: what the base takes (511) less the table byte. Empty keys are refused.
+/// Longest key in bytes: LMDB's limit (511) less the table byte. Empty keys are refused.
 pub const KEY_LEN_MAX: usize = 510;
-/// Longest value in bytes. An extended attribute of 64 KiB fits with much to spare.
+/// Longest value in bytes; leaves ample space for an extended attribute of 64 KiB.
 pub const VALUE_LEN_MAX: usize = 1 << 20;
 
 /// See the [module documentation](self).
@@ -64,12 +65,12 @@ pub struct MetaStore {
     engine: Arc<Engine>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     stop: StopSignal,
-    /// Last field: the lock goes after everything that uses the files.
+    /// Last field: the lock is released after everything that uses the files.
     _lock: Option<Exclusive>,
 }
 
 impl MetaStore {
-    /// Opens the store in `dir`, replaying what a crash left in the log; creates it if `options.create` is set and
+    /// Opens the store in `dir`, replaying the log after a crash; creates it if `options.create` is set and
     /// the directory is missing or empty.
     ///
     /// # Errors
@@ -97,8 +98,9 @@ impl MetaStore {
         Ok(store)
     }
 
-    /// Repairs what is damaged in the store in `dir` and has one right answer: superblocks, and pages of the base that say where others are.
-    /// Returns how many problems of [`MetaStore::verify`] that were. To be called when a check has found damage, as it writes the base anew.
+    /// Repairs the damage in the store in `dir` that has exactly one right answer: superblocks, and the pages
+    /// of the base that locate other pages. Returns the number of problems of [`MetaStore::verify`] repaired.
+    /// Call it only after a check has found damage, as it rewrites the base.
     ///
     /// # Durability
     /// Durable on return.
@@ -114,14 +116,15 @@ impl MetaStore {
         if report.problems.iter().any(|problem| !matches!(problem, VerifyProblem::Copy { .. })) {
             recovery::rebuild_base(dir, options)?;
         }
-        // Opening writes the superblock anew.
+        // Opening rewrites the superblock.
         MetaStore::open(dir, MetaStoreOptions { create: false, ..options.clone() })?.close()?;
         Ok(report.problem_count)
     }
 
     /// Calls `f` with the newest value of `key`, or `None`, without copying it.
     ///
-    /// `f` runs under a read lock: it may call `get` and `scan`, but must not commit to this store, and should be short.
+    /// `f` runs under a read lock: it may call `get` and `scan`, but must not commit to this store, and
+    /// should be short.
     ///
     /// # Errors
     /// [`MetaError::Corrupt`] if the stored bytes do not match their checksum.
@@ -129,11 +132,12 @@ impl MetaStore {
         self.engine.get(table, key, f)
     }
 
-    /// Calls `f` with each key that begins with `prefix` and lies after `from`, in ascending order, until `f` breaks.
+    /// Calls `f` with each key that begins with `prefix` and follows `from`, in ascending order, until `f`
+    /// breaks.
     ///
-    /// `from` is a whole key (with the prefix). Each entry is one that was current at some moment during the call; entries
-    /// not touched meanwhile are seen exactly once. With a prefix of 16 bytes or more (a FID) one shard is
-    /// searched, with a shorter one all. `f` may call `get`, `scan` and `commit`.
+    /// `from` is a whole key (with the prefix). Each entry was current at some moment during the call;
+    /// entries that do not change during the call are seen exactly once. With a prefix of 16 bytes or more (a
+    /// FID) one shard is searched; with a shorter one, all shards. `f` may call `get`, `scan` and `commit`.
     ///
     /// # Errors
     /// [`MetaError::Corrupt`] if stored bytes do not match their checksum.
@@ -141,19 +145,22 @@ impl MetaStore {
         self.engine.scan(table, prefix, from, f)
     }
 
-    /// Applies a batch and returns its transaction number. An empty batch changes nothing and returns the newest number.
+    /// Applies a batch and returns its transaction number. An empty batch changes nothing and returns the
+    /// newest number.
     ///
     /// # Durability
-    /// On return the batch is visible and survives a crash of this process, not yet a power cut: see [`MetaStore::sync`].
+    /// On return the batch is visible and survives a crash of this process, not yet a power cut: see
+    /// [`MetaStore::sync`].
     ///
     /// # Errors
-    /// [`MetaError::NoSpace`], [`MetaError::KeyLength`], [`MetaError::ValueLength`] and [`MetaError::BatchLength`] leave
-    /// everything unchanged; [`MetaError::Failed`] after a failed sync.
+    /// [`MetaError::NoSpace`], [`MetaError::KeyLength`], [`MetaError::ValueLength`] and
+    /// [`MetaError::BatchLength`] leave everything unchanged; [`MetaError::Failed`] after a failed sync.
     pub fn commit(&self, batch: &Batch) -> Result<TransNo> {
         self.engine.commit(batch, TransNo(0))
     }
 
-    /// Like [`MetaStore::commit`], with a number not below `floor`: replayed requests keep the transno they had.
+    /// Commits as [`MetaStore::commit`], with a number not below `floor`: replayed requests keep their
+    /// transno.
     ///
     /// # Errors
     /// As [`MetaStore::commit`].
@@ -161,59 +168,63 @@ impl MetaStore {
         self.engine.commit(batch, floor)
     }
 
-    /// Makes every transaction up to and including `upto` durable; callers at the same time share one flush.
+    /// Makes every transaction up to and including `upto` durable (group commit: concurrent callers share a
+    /// flush).
     ///
     /// # Durability
     /// Durable on return.
     ///
     /// # Errors
-    /// [`MetaError::Failed`] if the medium refused; the store then accepts no more changes.
+    /// [`MetaError::Failed`] if the medium reported an error; the store then accepts no more changes.
     pub fn sync(&self, upto: TransNo) -> Result<()> {
         self.engine.sync(upto)
     }
 
-    /// Number of the newest transaction; `TransNo(0)` in a new store.
+    /// Returns the number of the newest transaction; `TransNo(0)` in a new store.
     pub fn last_transno(&self) -> TransNo {
         TransNo(self.engine.log.last_transno())
     }
 
-    /// Number of the newest durable transaction. Goes out to clients with every reply.
+    /// Returns the number of the newest durable transaction, which every reply carries to the client.
     pub fn last_committed(&self) -> TransNo {
         TransNo(self.engine.log.durable_transno())
     }
 
-    /// Moves all recent changes to the base and waits for it.
+    /// Runs a checkpoint: moves all recent changes to the base and waits for the end.
     ///
     /// # Durability
     /// Everything committed before the call is durable on return.
     ///
     /// # Errors
-    /// [`MetaError::NoSpace`] if the disk is full (nothing is lost, the move is tried again later), [`MetaError::Failed`].
+    /// [`MetaError::NoSpace`] if the disk is full (nothing is lost, the checkpoint is retried later),
+    /// [`MetaError::Failed`].
     pub fn checkpoint(&self) -> Result<()> {
         self.engine.check_open()?;
         nacre_env::blocking(|| self.engine.checkpoint())
     }
 
-    /// Has all recent changes moved to the base, without waiting for it: what they delete becomes free pages. Does nothing
-    /// while an earlier move is under way.
+    /// Starts a checkpoint without waiting for its end, so that the pages of deleted entries become free.
+    /// Does nothing while an earlier checkpoint is under way.
     pub fn begin_checkpoint(&self) {
         if !self.engine.options.read_only && !self.engine.log.latch().is_set() {
             self.engine.try_freeze();
         }
     }
 
-    /// Bytes for which the file of the base has room already: its free pages, less those that are set aside where the disk is too full
-    /// for the reserve. The file never shrinks, so to a file system these bytes are in use.
+    /// Returns the free space inside the file of the base, in bytes: its free pages, less those that serve as
+    /// the reserve while the disk is too full for one. The file never shrinks, so a file system counts these
+    /// bytes as used.
     pub fn free_inside(&self) -> u64 {
         self.engine.free_inside()
     }
 
-    /// Bytes of recent changes, which have yet to take their room in the base.
+    /// Returns the bytes of recent changes, which will take space in the base.
     pub fn recent_bytes(&self) -> u64 {
         self.engine.overlay.bytes()
     }
 
-    /// Checkpoints and closes; later calls return [`MetaError::Closed`]. Dropping the store does the same but hides errors.
+    /// Checkpoints and closes; later calls return [`MetaError::Closed`]. Dropping the store does the same,
+    /// but without returning errors.
     ///
     /// # Errors
     /// As [`MetaStore::checkpoint`].
@@ -221,7 +232,8 @@ impl MetaStore {
         if self.engine.is_closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        // Without its thread (opening failed half-way) nobody would answer; the log keeps everything.
+        // Without the checkpoint thread (opening failed half-way) the wait would never end; the log keeps all
+        // changes.
         let result = if self.threads.lock().is_empty() { Ok(()) } else { self.engine.checkpoint() };
         self.engine.stop_checkpoints();
         self.stop.set();
@@ -233,12 +245,13 @@ impl MetaStore {
         result
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> MetaStoreStats {
         self.engine.stats()
     }
 
-    /// Reads everything and compares checksums; `progress` gets the number of entries read so far now and then.
+    /// Reads all entries and compares checksums; `progress` is called from time to time with the number of
+    /// entries read.
     ///
     /// # Errors
     /// Only if reading itself fails; damage is listed in the report.
@@ -246,8 +259,8 @@ impl MetaStore {
         self.engine.verify(progress)
     }
 
-    /// Whether scans of a store that was opened for looking have passed over damage so far, or its log lacks something: what was not found
-    /// may be there.
+    /// Whether scans of a store opened read-only have skipped damage so far, or its log is incomplete: an
+    /// entry that was not found may exist.
     pub fn is_partial(&self) -> bool {
         self.engine.is_partial()
     }

@@ -1,11 +1,12 @@
-//! One flush for many callers.
+//! Group commit: one flush for many callers.
 //!
-//! Group commit: a caller leads a flush, or waits for the flush that is under way and then for the next, which covers it. When a
-//! flush ends, those whom it served come back with more work a moment later; a caller who has waited meanwhile would flush for
-//! himself alone, and the many would wait for him: half of all flushes would serve one. So the next flush waits for those who were
-//! there last time, for a part of the time that a flush takes; the last of them to come begins it.
+//! A caller leads a flush, or waits for the flush under way and then for the next one, which covers it. When
+//! a flush ends, the callers that it served return with more work a moment later; a caller that waited
+//! meanwhile would flush for itself alone, and the many would wait for that: half of all flushes would serve
+//! one caller. So the next flush waits for the companions of the last one, for a part of the time that a
+//! flush takes; the last of them to arrive begins it.
 //!
-//! Each caller sleeps for himself, and is woken up once, when he is served: who is woken up needs no lock to go on.
+//! Each caller sleeps on its own, and is woken once, when it is served: it needs no lock to continue.
 
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Mutex, MutexGuard};
@@ -14,11 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The part of a flush's time that is waited for others, at most: so much longer a caller waits at worst whose companions have left.
+/// Maximum wait for others, as a divisor of a flush's time: a caller whose companions have left waits this
+/// much longer at worst.
 const WAIT_PART: u32 = 4;
-/// A flush that took longer says nothing of the next one.
+/// A flush that took longer does not predict the next one.
 const MOST_TAKES: Duration = Duration::from_millis(40);
-/// Flushes that take less are not waited for: waking up somebody takes as long.
+/// Flushes that take less are not waited for: a wake-up takes as long.
 const LEAST_WAIT: Duration = Duration::from_micros(20);
 
 /// See the [module documentation](self).
@@ -30,19 +32,19 @@ pub(crate) struct Together {
 #[derive(Default)]
 struct State {
     is_running: bool,
-    /// Callers who wait for a flush of others, in the order in which they came.
+    /// Callers that wait for another caller's flush, in order of arrival.
     waiting: Vec<Arc<Waiter>>,
-    /// Callers who were there when the last flush ended: served by it, or waiting for the next.
+    /// Callers present at the end of the last flush: served by it, or waiting for the next.
     companions: usize,
-    /// How long a flush takes, lately.
+    /// Duration of recent flushes.
     takes: Duration,
-    /// Flushes that began.
+    /// Flushes begun so far.
     begun: u64,
-    /// One of those who wait begins a flush if the others do not come in time.
+    /// A waiting caller begins a flush if its companions do not arrive in time.
     is_watched: bool,
 }
 
-/// A caller who sleeps.
+/// A caller that sleeps.
 struct Waiter {
     upto: u64,
     thread: Thread,
@@ -50,13 +52,13 @@ struct Waiter {
 }
 
 impl State {
-    /// How long is waited for others.
+    /// Returns the time to wait for companions.
     fn patience(&self) -> Duration {
         let most = self.takes / WAIT_PART;
         if most < LEAST_WAIT { Duration::ZERO } else { most }
     }
 
-    /// May one of `present` begin a flush?
+    /// Whether one of `present` callers may begin a flush.
     fn is_gathered(&self, present: usize) -> bool {
         !self.is_running && (present >= self.companions || self.patience().is_zero())
     }
@@ -67,10 +69,11 @@ impl State {
 }
 
 impl Together {
-    /// Returns when `reached` gives `upto` or more; flushes for that, or lets others do it. One flush runs at a time.
+    /// Returns when `reached` returns `upto` or more; flushes for that, or waits for other callers' flushes.
+    /// One flush runs at a time.
     ///
     /// # Errors
-    /// What `flush` gives to this caller; others try for themselves.
+    /// The error of `flush` for this caller; others try themselves.
     pub(crate) fn until<E>(
         &self,
         upto: u64,
@@ -87,11 +90,11 @@ impl Together {
         self.lead(state, &reached, &flush)
     }
 
-    /// Waits until others have flushed (true), or this caller is to do it.
+    /// Waits until another caller has flushed (true), or this caller must.
     fn wait(&self, state: &mut MutexGuard<'_, State>, upto: u64, reached: &impl Fn() -> u64) -> bool {
         let waiter = Arc::new(Waiter { upto, thread: thread::current(), is_served: AtomicBool::new(false) });
         state.waiting.push(waiter.clone());
-        // Until when to watch, and before which flush.
+        // Deadline of this caller's watch, and the number of flushes begun for which it is valid.
         let mut watch: Option<(Instant, u64)> = None;
         loop {
             watch = watch.filter(|(_, before)| *before == state.begun);
@@ -100,7 +103,7 @@ impl Together {
                 if watch.is_some() {
                     state.is_watched = false;
                 }
-                // It may have been woken up to go on, or was the one to watch: another one does.
+                // This caller may have been woken to lead, or was the watcher: another one takes over.
                 if !state.is_running && !state.is_watched {
                     state.waiting.first().inspect(|next| next.thread.unpark());
                 }
@@ -125,7 +128,7 @@ impl Together {
         }
     }
 
-    /// Flushes, and wakes up whom that served, or else somebody who goes on.
+    /// Flushes, and wakes the callers that it served and the first one that still waits.
     fn lead<E>(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -138,7 +141,7 @@ impl Together {
         let began = Instant::now();
         let result = nacre_env::sync::unlocked(&mut state, flush);
         state.takes = (state.takes * 3 + began.elapsed().min(MOST_TAKES)) / 4;
-        // Who waits now came before it began, and is served, or since.
+        // Waiting callers came before it began and are served, or came later.
         state.companions = state.waiting.len() + usize::from(result.is_ok());
         state.is_running = false;
         let reached = reached();
@@ -149,7 +152,7 @@ impl Together {
         served.iter().for_each(|waiter| waiter.is_served.store(true, Ordering::Release));
         let next = state.waiting.first().cloned();
         drop(state);
-        // Who goes on first: the disk rests until then.
+        // The caller that leads next first: the disk is idle until then.
         next.iter().chain(&served).for_each(|waiter| waiter.thread.unpark());
         result
     }
@@ -161,7 +164,7 @@ mod tests {
     use nacre_env::sync::mpsc;
     use std::sync::atomic::AtomicU64;
 
-    /// Something that is appended to and flushed, with callers who were there last time and a flush that took so long.
+    /// A log to append to and flush, with companions of the last flush and its duration.
     struct Log {
         together: Together,
         appended: AtomicU64,
@@ -230,7 +233,8 @@ mod tests {
             are_waiting(1);
             let second = scope.spawn(|| wait_for(2));
             are_waiting(2);
-            // As when a checkpoint makes the first one's transaction durable. The third does not come.
+            // As when a checkpoint makes the first one's transaction durable. The third caller does not
+            // arrive.
             log.durable.store(1, Ordering::SeqCst);
             assert_eq!(first.join().expect("ended"), Ok(()));
             assert_eq!(second.join().expect("ended"), Ok(()));
@@ -267,7 +271,7 @@ mod tests {
                 durable.store(1, Ordering::SeqCst);
                 Ok::<(), ()>(())
             };
-            // As when a checkpoint makes the second one's transaction durable after this flush has looked.
+            // As when a checkpoint makes the second one's transaction durable after this flush has checked.
             let after_first = || {
                 durable.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
                     Some(now.max(u64::from(now > 0) * 2))

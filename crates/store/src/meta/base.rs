@@ -1,8 +1,8 @@
 //! The base: an LMDB environment that holds everything the log and the overlay do not.
 //!
-//! Written only by checkpoints, each one durable transaction that also records the newest transno it contains. Each value
-//! carries a checksum over key and value. Reads borrow a read transaction that threads keep between calls and that
-//! every checkpoint takes away, so no reader pins old pages for longer than one call.
+//! Written only by checkpoints, each one durable transaction that also records the newest transno it
+//! contains. Each value carries a checksum over key and value. Reads borrow a read transaction that threads
+//! keep between calls and every checkpoint ends, so no reader pins old pages for longer than one call.
 
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -25,34 +25,35 @@ use super::wal::{FORMAT_VERSION, crc32c};
 
 /// Directory of the environment inside the store's directory.
 pub(crate) const BASE_NAME: &str = "base";
-/// Bytes before each value: its checksum.
+/// Bytes of the checksum before each value.
 const CHECKSUM_LEN: usize = 4;
 pub(super) const STATE_KEY: &[u8] = b"state";
 const STATE_LEN: usize = 32;
 /// Kept read transactions; threads beyond this many share or open their own.
 const POOL_SLOTS: usize = 64;
-/// Reader slots in the lock file: pooled ones and transient ones of scans and nested reads.
+/// Reader slots in the lock file: pooled readers, and transient readers of scans and nested reads.
 const READERS_MAX: u32 = 1022;
 
-/// LMDB writes at most 64 pages, or one large value, with one call; a disk with this much left did not cut one short.
+/// LMDB writes at most 64 pages, or one large value, per call; with this much space left, a full disk did not
+/// cut a write short.
 const SHORT_WRITE_MAX: u64 = 4 << 20;
 
-/// Bytes of a transaction of a base that is made anew.
+/// Bytes per transaction when a base is rebuilt.
 const COPY_BYTES: usize = 64 << 20;
 
 type Reader = RoTxn<'static, WithoutTls>;
 type Bytewise = Database<'static, Bytes, Bytes>;
 
-/// A kept reader, alone on its cache lines.
+/// A kept reader, on cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct PoolSlot(Mutex<Option<Reader>>);
 
-/// What holds everything older than the log.
+/// The store of all entries that are older than the log.
 pub(crate) enum Base {
-    /// In use.
+    /// Open for reads and checkpoints, through LMDB.
     Open(Lmdb),
-    /// Only looked at.
+    /// Read-only, without LMDB.
     Pages(Box<Pages>),
 }
 
@@ -65,8 +66,8 @@ impl Base {
         }
     }
 
-    /// Calls `f` with the entries from `from` on that begin with `prefix`, until it returns false. Where the base is only looked at,
-    /// entries that are damaged, or lie on damaged pages, are passed over.
+    /// Calls `f` with the entries from `from` on that begin with `prefix`, until it returns false. A
+    /// read-only base skips entries that are damaged or stored on damaged pages.
     pub(crate) fn scan(
         &self,
         prefix: &[u8],
@@ -101,7 +102,7 @@ impl Base {
         }
     }
 
-    /// Entries, bytes of the file in use, and how many of these are in free pages.
+    /// Returns the number of entries, the bytes of the file in use, and how many of these are in free pages.
     pub(crate) fn sizes(&self) -> Result<BaseSizes> {
         match self {
             Base::Open(lmdb) => lmdb.sizes(),
@@ -109,7 +110,7 @@ impl Base {
         }
     }
 
-    /// Reads every entry and compares its checksum; where the base is only looked at, every page.
+    /// Reads every entry and compares its checksum; in a read-only base, every page.
     pub(crate) fn verify(&self, report: &mut VerifyReport, progress: &mut dyn FnMut(u64)) -> Result<()> {
         match self {
             Base::Open(lmdb) => lmdb.verify(report, progress),
@@ -121,9 +122,9 @@ impl Base {
     }
 }
 
-/// An open environment.
+/// An open LMDB environment.
 pub(crate) struct Lmdb {
-    // Kept readers must go before the environment they belong to.
+    // Kept readers must be dropped before the environment that they belong to.
     pool: Box<[PoolSlot]>,
     data: Bytewise,
     state: Bytewise,
@@ -131,7 +132,7 @@ pub(crate) struct Lmdb {
     path: PathBuf,
 }
 
-/// How large the base is.
+/// Size of the base.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct BaseSizes {
     pub(crate) entries: u64,
@@ -172,16 +173,16 @@ fn checksum(key: &[u8], value: &[u8]) -> u32 {
     crc32c(key).rotate_left(1) ^ crc32c(value)
 }
 
-/// The value behind a checksum that matches.
+/// Returns the value behind a checksum that matches.
 pub(super) fn open_value<'a>(key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
     let (sum, value) = stored.split_first_chunk::<CHECKSUM_LEN>()?;
     (u32::from_le_bytes(*sum) == checksum(key, value)).then_some(value)
 }
 
-/// The transaction of a state record.
+/// Returns the transaction of a state record.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the damage.
 pub(super) fn decode_state(stored: &[u8], uuid: &[u8; 16]) -> std::result::Result<u64, &'static str> {
     let bytes: [u8; STATE_LEN] = stored.try_into().map_err(|_| "state record")?;
     let transno = u64::from_le_bytes(std::array::from_fn(|i| bytes[8 + i]));
@@ -205,7 +206,7 @@ fn encode_state(uuid: &[u8; 16], transno: u64) -> [u8; STATE_LEN] {
 }
 
 impl Lmdb {
-    /// Makes an empty base in `dir` (which must not exist) and opens it.
+    /// Creates an empty base in `dir` (which must not exist) and opens it.
     pub(crate) fn create(dir: &Path, map_bytes: u64, uuid: &[u8; 16]) -> Result<()> {
         let io = |action| move |source| MetaError::Io { action, path: dir.to_owned(), source };
         fs::create_dir(dir).map_err(io("create"))?;
@@ -214,7 +215,8 @@ impl Lmdb {
         base.write(&mut std::iter::empty(), Some((uuid, 0)))
     }
 
-    /// Makes a base in `dir` (which must not exist) with the entries of another one, as of transaction `transno`.
+    /// Creates a base in `dir` (which must not exist) with the entries of another one, as of transaction
+    /// `transno`.
     pub(crate) fn copy(
         dir: &Path,
         map_bytes: u64,
@@ -248,7 +250,7 @@ impl Lmdb {
         if !dir.join(DATA_NAME).exists() {
             return Err(MetaError::Corrupt { what: "missing base", path: dir.to_owned(), offset: 0 });
         }
-        // LMDB believes it, and would write over pages that are in use.
+        // LMDB trusts the free list, and would write over pages that are in use.
         let pages = Pages::open(dir)?;
         if let Some((page, what)) = pages.free_list_damage() {
             let offset = pages.offset_of(page);
@@ -267,7 +269,8 @@ impl Lmdb {
             requirement: "within the address space",
         })?;
         options.map_size(map_bytes).max_dbs(2).max_readers(READERS_MAX);
-        // SAFETY: the store's lock file keeps other processes away, and nothing else touches the files of the base.
+        // SAFETY: the store's lock file keeps other processes away, and nothing else touches the files of the
+        // base.
         let env = unsafe { options.open(dir) }.map_err(failed("open"))?;
         let txn = env.write_txn().map_err(failed("begin"))?;
         let opened =
@@ -373,7 +376,8 @@ impl Lmdb {
         txn.commit().map_err(|error| self.commit_failed(error))
     }
 
-    /// LMDB calls a write that was cut short an I/O error, and a disk that fills up in the middle of one cuts it short.
+    /// LMDB reports a short write as an I/O error, and a disk that fills up in the middle of a write cuts it
+    /// short.
     fn commit_failed(&self, error: heed::Error) -> MetaError {
         let is_io = matches!(&error, heed::Error::Io(io) if Errno::from_io_error(io) == Some(Errno::IO));
         let free = rustix::fs::statvfs(&self.path).map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize));
@@ -390,7 +394,7 @@ impl Lmdb {
         }
     }
 
-    /// Entries, bytes of the file in use, and how many of these are in free pages.
+    /// Returns the number of entries, the bytes of the file in use, and how many of these are in free pages.
     pub(crate) fn sizes(&self) -> Result<BaseSizes> {
         let txn = self.env.read_txn().map_err(failed("begin"))?;
         let page = rustix::param::page_size() as u64;

@@ -1,10 +1,11 @@
-//! A list of changes that take effect together.
+//! A list of changes that are committed as one transaction.
 
 use super::error::MetaError;
 use super::overlay::{ShardSet, shard_of};
 use super::{KEY_LEN_MAX, Table, VALUE_LEN_MAX};
 
-/// Bytes before the key of each operation: kind, zero, key length (u16, table byte included), value length (u32).
+/// Bytes before the key of each operation: kind, zero, key length (u16, table byte included), value length
+/// (u32).
 pub(crate) const OP_HEADER_LEN: usize = 8;
 /// Kind byte of a put.
 pub(crate) const OP_PUT: u8 = 1;
@@ -13,22 +14,22 @@ pub(crate) const OP_DELETE: u8 = 2;
 
 /// Puts and deletes that are committed as one transaction, applied in the order given.
 ///
-/// Keeps its memory across [`Batch::clear`], so a reused batch allocates nothing once warm. The bytes inside are exactly the
-/// body of the log record (`docs/formats/metadata-store.md`).
+/// Keeps its memory across [`Batch::clear`], so a reused batch allocates nothing once warm. The bytes inside
+/// are exactly the body of the log record (`docs/formats/metadata-store.md`).
 #[derive(Default)]
 pub struct Batch {
     /// Encoded operations.
     pub(crate) bytes: Vec<u8>,
-    /// Shard of each operation, in order.
+    /// Shard of each operation, in the order of operations.
     pub(crate) shards: Vec<u16>,
-    /// The shards touched.
+    /// Set of these shards.
     pub(crate) shard_set: ShardSet,
     pub(crate) releasing: bool,
     /// First refused argument; reported by commit so that building a batch needs no error paths.
     pub(crate) refused: Option<Refused>,
 }
 
-/// Why a batch cannot be committed.
+/// Reason why a batch cannot be committed.
 #[derive(Clone, Copy)]
 pub(crate) enum Refused {
     Key(usize),
@@ -45,12 +46,13 @@ impl Refused {
 }
 
 impl Batch {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets `key` of `table` to `value`. A key or value of a length that is not allowed makes the commit fail.
+    /// Sets `key` of `table` to `value`. A key or value of a length that is not allowed makes the commit
+    /// fail.
     pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) {
         if value.len() > VALUE_LEN_MAX {
             self.refused.get_or_insert(Refused::Value(value.len()));
@@ -59,7 +61,7 @@ impl Batch {
         self.push(OP_PUT, table, key, value);
     }
 
-    /// Removes `key` of `table`; a key that is not there is no error.
+    /// Removes `key` of `table`; a missing key is no error.
     pub fn delete(&mut self, table: Table, key: &[u8]) {
         self.push(OP_DELETE, table, key, &[]);
     }
@@ -81,27 +83,28 @@ impl Batch {
         self.bytes.extend_from_slice(value);
     }
 
-    /// Says that this batch frees space (an unlink), so that it is accepted when a full disk refuses others.
+    /// Marks this batch as one that frees space (an unlink), so that a full disk accepts it while it refuses
+    /// others.
     pub fn set_releasing(&mut self, releasing: bool) {
         self.releasing = releasing;
     }
 
-    /// Number of operations.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.shards.len()
     }
 
-    /// Whether there is no operation.
+    /// Whether the batch has no operations.
     pub fn is_empty(&self) -> bool {
         self.shards.is_empty()
     }
 
-    /// Encoded size in bytes.
+    /// Returns the encoded size in bytes.
     pub fn encoded_len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Bytes of operations for which it has memory.
+    /// Bytes of operations that fit into the memory it has.
     pub(crate) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
@@ -115,7 +118,7 @@ impl Batch {
         self.refused = None;
     }
 
-    /// The operations in order.
+    /// Returns the operations in order.
     pub(crate) fn ops(&self) -> Ops<'_> {
         Ops { rest: &self.bytes }
     }
@@ -130,7 +133,7 @@ pub(crate) struct Op<'a> {
 }
 
 impl Op<'_> {
-    /// Shard of the key.
+    /// Returns the shard of the key.
     pub(crate) fn shard(&self) -> u16 {
         shard_of(Table(self.full_key[0]), &self.full_key[1..])
     }
@@ -167,7 +170,7 @@ impl<'a> Iterator for Ops<'a> {
             OP_DELETE if value_len == 0 => None,
             _ => return None,
         };
-        // A table byte and at least one byte of key.
+        // Table byte, and at least one byte of key.
         if zero != 0 || !(2..=KEY_LEN_MAX + 1).contains(&key_len) {
             return None;
         }

@@ -1,9 +1,10 @@
-//! Freezing the overlay, and moving what is frozen to the base behind the commits' back.
+//! Freezing the overlay, and moving the frozen changes to the base in the background.
 //!
 //! ```text
-//! commits -> active overlay + active segment --freeze--> frozen overlay + pending segment --checkpoint--> base
+//! commits -> active overlay + active segment -freeze-> frozen overlay + pending segment -checkpoint-> base
 //! ```
-//! At most one freeze is outstanding. While it is, commits go on into the active pair until the segment is full, then wait.
+//! At most one freeze is outstanding. Meanwhile commits continue in the active pair until the segment is
+//! full, then wait.
 
 use nacre_env::clock::Instant;
 use std::sync::Arc;
@@ -19,29 +20,29 @@ use super::overlay::ShardSet;
 
 /// Time between two attempts to write a checkpoint that a full disk refused.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// Entries per transaction when a full disk refuses all at once: few enough for the copies of their pages to fit into the
-/// space that the previous piece freed.
+/// Entries per transaction when a full disk refuses one transaction for all: few enough that the copies of
+/// their pages fit into the space that the previous piece freed.
 const PIECE_ENTRIES: usize = 512;
 
 /// State shared between commits and the checkpoint thread.
 #[derive(Default)]
 pub(crate) struct Checkpointer {
     state: Mutex<State>,
-    /// Tells the thread that there is work.
+    /// Wakes the checkpoint thread for work.
     wake: Condvar,
-    /// Tells waiters that an attempt ended.
+    /// Wakes waiters at the end of an attempt.
     ended: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Something is frozen and not in the base.
+    /// Frozen changes are not in the base yet.
     is_pending: bool,
-    /// Newest transaction of what is frozen.
+    /// Newest frozen transaction.
     frozen_transno: u64,
     /// The last attempt found the disk full.
     is_refused: bool,
-    /// A refused attempt is to be repeated at once.
+    /// A refused attempt is repeated at once.
     retries_now: bool,
     attempts: u64,
     successes: u64,
@@ -50,7 +51,7 @@ struct State {
 }
 
 impl Checkpointer {
-    /// Successful and failed attempts.
+    /// Numbers of successful and failed attempts.
     pub(crate) fn totals(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.successes, state.failures)
@@ -58,20 +59,20 @@ impl Checkpointer {
 }
 
 impl Engine {
-    /// Starts with what a recovery left frozen.
+    /// Starts with changes that a recovery left frozen.
     pub(crate) fn set_pending(&self, transno: u64) {
         let mut state = self.checkpointer.state.lock();
         state.is_pending = true;
         state.frozen_transno = transno;
     }
 
-    /// Freezes unless a freeze is outstanding or somebody else is deciding about one.
+    /// Freezes unless a freeze is outstanding or another thread is deciding about one.
     pub(crate) fn try_freeze(&self) {
         if let Some(mut state) = self.checkpointer.state.try_lock()
             && !state.is_pending
             && let Err(error) = self.freeze(&mut state)
         {
-            // The commit that led here succeeded; the next that needs the room will hear of it.
+            // The commit that led here succeeded; the next one that needs the space reports the error.
             log::debug!("cannot begin a new log segment: {error}");
         }
     }
@@ -90,11 +91,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Called when a batch did not fit: freezes, or waits for the checkpoint, or says that space is out.
+    /// Called when a batch did not fit: freezes, waits for the checkpoint, or reports that the disk is full.
     pub(crate) fn make_room(&self) -> Result<()> {
         let mut state = self.checkpointer.state.lock();
         if !state.is_pending {
-            // Does nothing if somebody else has just done it; the batch fits into any empty segment.
+            // Does nothing if another thread has just done it; the batch fits into any empty segment.
             return self.freeze(&mut state);
         }
         if state.is_refused {
@@ -172,7 +173,7 @@ impl Engine {
         }
     }
 
-    /// One attempt, also made once by the opening thread after a replay.
+    /// Makes one attempt; the opening thread also makes one after a replay.
     pub(crate) fn attempt_pending(&self) {
         let mut state = self.checkpointer.state.lock();
         self.attempt(&mut state);
@@ -181,7 +182,7 @@ impl Engine {
     fn attempt(&self, state: &mut MutexGuard<'_, State>) {
         let transno = state.frozen_transno;
         let result = nacre_env::sync::unlocked(state, || self.move_frozen(transno)).and_then(|()| {
-            // After a replay both segments had been waiting for this.
+            // After a replay both segments were waiting for this attempt.
             if self.log.has_active() { Ok(()) } else { self.log.activate() }
         });
         state.attempts += 1;
@@ -207,15 +208,16 @@ impl Engine {
         let maps = self.overlay.frozen();
         let mut entries: Vec<Change<'_>> = Vec::with_capacity(maps.iter().map(|map| map.len()).sum());
         maps.iter().for_each(|map| entries.extend(map.iter()));
-        // Neighbours in the tree are written together, whatever shards they came from.
-        // Stable, since that finds that each shard's are in order already. Heads lie here, what is behind them all over memory.
+        // Neighbours in the tree are written together, whatever shards they came from. The sort is stable
+        // because a stable sort recognises that each shard's entries are in order already. Heads are stored
+        // inline here; the bytes after them are scattered over memory.
         entries.sort_by_key(|(key, _)| *key);
         let target = Some((&self.uuid, transno));
         match self.base.write(&mut entries.iter().copied(), target) {
             Err(MetaError::NoSpace) => self.move_in_pieces(&entries, transno)?,
             result => result?,
         }
-        // Readers of the old state must be gone before the overlay stops hiding it.
+        // Readers of the old state must end before the overlay stops hiding it.
         self.base.retire_readers();
         self.log.release_pending(transno);
         self.overlay.clear_frozen();
@@ -223,10 +225,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Many small transactions need little new space: each reuses the pages that the one before set free.
+    /// Writes many small transactions, which need little new space: each reuses the pages that the previous
+    /// one freed.
     fn move_in_pieces(&self, entries: &[Change<'_>], transno: u64) -> Result<()> {
         self.reserve.release();
-        // The base will for a while hold part of what the log says, which is sound only if the log cannot lose it.
+        // The base will contain part of the log's changes for a while, which is sound only if the log cannot
+        // lose them.
         self.log.sync(transno)?;
         for piece in entries.chunks(PIECE_ENTRIES) {
             self.base.retire_readers();
@@ -235,7 +239,8 @@ impl Engine {
         self.base.write(&mut std::iter::empty(), Some((&self.uuid, transno)))
     }
 
-    /// Makes the free segment longer if it was full, and the reserve with it. On a disk without space the log stays as it is.
+    /// Extends the free segment if it was full, and the reserve with it. On a disk without space the log
+    /// stays as it is.
     fn grow_log(&self) {
         let Some(growth) = self.log.growth() else { return };
         let grown = match self.reserve.grow(self.options.reserve_for(growth.part())) {
@@ -254,7 +259,7 @@ impl Engine {
             if self.log.durable_transno() < self.log.last_transno()
                 && let Err(error) = self.log.sync(self.log.last_transno())
             {
-                // The latch has told the log; commits now return the error.
+                // The latch has logged the failure; commits return the error.
                 log::debug!("periodic sync ends: {error}");
                 return;
             }
@@ -262,7 +267,7 @@ impl Engine {
     }
 }
 
-/// Lets a thread sleep until it is told to end.
+/// Lets a thread sleep until it is asked to end.
 #[derive(Clone, Default)]
 pub(crate) struct StopSignal(Arc<(Mutex<bool>, Condvar)>);
 

@@ -1,8 +1,8 @@
-//! The parts of an open store and how a batch goes through them.
+//! The parts of an open store, and the path of a batch through them.
 //!
-//! Order of locks: checkpoint state, then shards in ascending order, then the log's state. A commit holds the locks
-//! of the shards it touches over append and apply, so the order of transnos is the order of visibility, and a
-//! freeze, which takes all shards, never sees half a batch.
+//! Order of locks: checkpoint state, then shards in ascending order, then the log's state. A commit holds the
+//! locks of the shards it touches over append and apply, so the order of transnos is the order of visibility,
+//! and a freeze, which takes all shards, never sees half a batch.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -18,11 +18,11 @@ use super::report::{MetaStoreStats, VerifyProblem, VerifyReport};
 use super::reserve::Reserve;
 use super::{Table, TransNo};
 
-/// Bytes of log between two looks at the overlay's size, which take a cache line of each shard from whoever has changed it: rare enough to cost
-/// nothing, often enough to keep the bound.
+/// Bytes of log between two checks of the overlay's size, which take a cache line of each shard from the CPU
+/// that changed it last: rare enough to cost nothing, often enough to keep the bound.
 const SIZE_CHECK_BYTES: u64 = 512 << 10;
 
-/// Everything the threads of a store share.
+/// State shared by all threads of a store.
 pub(crate) struct Engine {
     pub(crate) overlay: Overlay,
     pub(crate) log: Log,
@@ -34,7 +34,7 @@ pub(crate) struct Engine {
     pub(crate) is_closed: AtomicBool,
     pub(crate) stalls: AtomicU64,
     pub(crate) replayed: u64,
-    /// What opening has found of a store that is only looked at.
+    /// Damage found while opening a store read-only.
     pub(crate) damage: Vec<VerifyProblem>,
 }
 
@@ -55,7 +55,7 @@ impl Engine {
                 return Ok(f(value));
             }
         }
-        // A checkpoint that empties the overlay after this point was in the base before.
+        // Entries that a checkpoint removes from the overlay after this point are in the base already.
         self.base.get(full_key, f)
     }
 
@@ -99,17 +99,18 @@ impl Engine {
         }
     }
 
-    /// Refuses a batch on a full disk, unless a look (made now and then) finds that the disk is full no longer.
+    /// Refuses a batch on a full disk, unless a check (made from time to time) finds free space again.
     fn look_for_space(&self) -> Result<()> {
         if self.reserve.is_look_due() {
             self.reserve.update(self.base.sizes()?.free_bytes);
-            // What was deleted lately becomes free pages, and a store that refuses everything else would not come to it.
+            // Recent deletes become free pages; a store that refuses all other batches would never start a
+            // checkpoint.
             self.try_freeze();
         }
         if self.reserve.is_full() { Err(MetaError::NoSpace) } else { Ok(()) }
     }
 
-    /// Bytes of free pages of the base, without those that serve as the reserve.
+    /// Returns the bytes of free pages of the base, without those that serve as the reserve.
     pub(crate) fn free_inside(&self) -> u64 {
         let free = self.base.sizes().map_or(0, |sizes| sizes.free_bytes);
         free.saturating_sub(self.reserve.missing())
@@ -153,7 +154,7 @@ impl Engine {
         }
     }
 
-    /// Whether what was read may lack something: opening or a scan of a store that is only looked at has passed over damage.
+    /// Whether reads may be incomplete: opening or a scan of a store opened read-only has skipped damage.
     pub(crate) fn is_partial(&self) -> bool {
         let is_harmless = |problem: &VerifyProblem| matches!(problem, VerifyProblem::Copy { .. });
         let base = matches!(&self.base, Base::Pages(pages) if pages.is_partial());

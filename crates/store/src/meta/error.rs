@@ -1,4 +1,4 @@
-//! What can go wrong in the metadata store, told apart by what the caller may do about it.
+//! Errors of the metadata store, distinguished by what the caller can do about them.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,35 +8,36 @@ use nacre_types::Status;
 /// Shorthand for results of the metadata store.
 pub type Result<T> = std::result::Result<T, MetaError>;
 
-/// An error of [`MetaStore`](super::MetaStore).
+/// Errors of [`MetaStore`](super::MetaStore).
 #[derive(Debug, thiserror::Error)]
 pub enum MetaError {
     /// A system call on one of the store's files failed.
     #[error("{action} {path}: {source}")]
     Io {
-        /// Verb phrase of what was tried.
+        /// Verb phrase of the attempted action.
         action: &'static str,
-        /// File or directory concerned.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// The cause.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The base (LMDB) refused an operation.
+    /// The base (LMDB) returned an error.
     #[error("{action} in the base of the metadata store: {source}")]
     Base {
-        /// Verb phrase of what was tried.
+        /// Verb phrase of the attempted action.
         action: &'static str,
-        /// The cause.
+        /// Cause.
         #[source]
         source: heed::Error,
     },
-    /// No room for the batch. Nothing was changed; deletes marked with [`Batch::set_releasing`](super::Batch::set_releasing)
-    /// are accepted longer than other batches, so space can be won back.
+    /// No space for the batch. Nothing was changed; deletes marked with
+    /// [`Batch::set_releasing`](super::Batch::set_releasing) are accepted longer than other batches, so that
+    /// space can be freed.
     #[error("no space left for the metadata store")]
     NoSpace,
-    /// An earlier write or sync failed, so durability can no longer be promised. Reads go on; every later commit and
-    /// sync returns this until the store is opened again.
+    /// An earlier write or sync failed, so durability can no longer be promised. Reads continue; every later
+    /// commit and sync returns this until the store is opened again.
     #[error("the metadata store has failed and accepts no changes until it is opened again: {cause}")]
     Failed {
         /// Text of the first failure.
@@ -51,13 +52,13 @@ pub enum MetaError {
     /// The directory holds no store and [`MetaStoreOptions::create`](super::MetaStoreOptions) is off.
     #[error("there is no metadata store in {dir}")]
     Missing {
-        /// Directory looked at.
+        /// Directory that was examined.
         dir: PathBuf,
     },
     /// The directory holds something that is not a NacreFS metadata store.
     #[error("{path} is not part of a NacreFS metadata store")]
     Foreign {
-        /// The file or directory.
+        /// Path of the file or directory.
         path: PathBuf,
     },
     /// The store was written by a newer program.
@@ -67,7 +68,7 @@ pub enum MetaError {
     TooNew {
         /// Version on disk.
         found: u32,
-        /// Newest version this program reads.
+        /// Newest version that this program reads.
         supported: u32,
     },
     /// The store was written by a program whose format is no longer read.
@@ -77,27 +78,28 @@ pub enum MetaError {
     TooOld {
         /// Version on disk.
         found: u32,
-        /// Oldest version this program reads.
+        /// Oldest version that this program reads.
         supported: u32,
     },
-    /// Bytes that had been durable do not match their checksum or contradict each other.
+    /// Bytes that were durable do not match their checksum or contradict each other.
     #[error("metadata store damaged: {what} in {path} at offset {offset}")]
     Corrupt {
-        /// What is wrong.
+        /// Description of the damage.
         what: &'static str,
-        /// File concerned.
+        /// Path of the file.
         path: PathBuf,
-        /// Byte offset in the file, 0 if the place is not known.
+        /// Byte offset in the file, 0 if unknown.
         offset: u64,
     },
-    /// The list of free pages of the base names pages that are in use, or none. What is stored is not concerned, but nothing can be written.
+    /// The free list of the base names pages that are in use or do not exist. Stored entries are unaffected,
+    /// but writing is not possible.
     #[error(
         "metadata store damaged: {what} in {path} at offset {offset}: 'nacre check' lists the damage, with --repair it rebuilds the base"
     )]
     FreePages {
-        /// What is wrong.
+        /// Description of the damage.
         what: &'static str,
-        /// File concerned.
+        /// Path of the file.
         path: PathBuf,
         /// Byte offset in the file.
         offset: u64,
@@ -105,41 +107,41 @@ pub enum MetaError {
     /// A key is empty or longer than [`KEY_LEN_MAX`](super::KEY_LEN_MAX). Nothing was changed.
     #[error("metadata key of {len} bytes is outside 1..={}", super::KEY_LEN_MAX)]
     KeyLength {
-        /// Length of the key.
+        /// Length of the key in bytes.
         len: usize,
     },
     /// A value is longer than [`VALUE_LEN_MAX`](super::VALUE_LEN_MAX). Nothing was changed.
     #[error("metadata value of {len} bytes is longer than {}", super::VALUE_LEN_MAX)]
     ValueLength {
-        /// Length of the value.
+        /// Length of the value in bytes.
         len: usize,
     },
     /// A batch does not fit into one log segment. Nothing was changed.
     #[error("metadata batch of {len} bytes is longer than {max}")]
     BatchLength {
-        /// Encoded length of the batch.
+        /// Encoded length of the batch in bytes.
         len: usize,
-        /// Longest accepted by this store.
+        /// Maximum length in bytes that this store accepts.
         max: usize,
     },
-    /// The store was opened for looking.
+    /// The store was opened read-only.
     #[error("the metadata store was opened for looking only")]
     ReadOnly,
     /// The store was closed.
     #[error("the metadata store is closed")]
     Closed,
-    /// An option has a value that cannot work.
+    /// An option has an invalid value.
     #[error("metadata store option {option} must be {requirement}")]
     Option {
         /// Name of the option.
         option: &'static str,
-        /// What it must be.
+        /// Requirement that the value violates.
         requirement: &'static str,
     },
 }
 
 impl MetaError {
-    /// What a peer is told.
+    /// Returns the status that a peer receives.
     pub fn status(&self) -> Status {
         match self {
             MetaError::NoSpace => Status::ENOSPC,

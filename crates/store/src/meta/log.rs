@@ -1,10 +1,12 @@
-//! The write-ahead log: two segments used in turn, appended under one short lock, flushed in groups.
+//! The write-ahead log: two alternating segments, appended under one short lock, made durable by group
+//! commit.
 //!
-//! One segment is *active*. When it is full, or the overlay is, the other becomes active and the old one is *pending*: it
-//! must not be reused before the base holds its transactions durably ([`Log::release_pending`]).
+//! One segment is *active*. When it is full, or the overlay is, the other becomes active and the old one is
+//! *pending*: it must not be reused before the base holds its transactions durably
+//! ([`Log::release_pending`]).
 //!
-//! Appending hands the record to the kernel while the lock is held. So no record that was acknowledged can lie behind one
-//! that a killed process left half-written.
+//! Appending hands the record to the kernel while the lock is held, so no acknowledged record can follow a
+//! record that a killed process left half-written.
 
 use nacre_env::clock::Instant;
 use std::ops::Range;
@@ -25,25 +27,28 @@ use super::wal::{
 };
 use crate::together::Together;
 
-/// Segment files of a store.
+/// Number of segment files of a store.
 pub(crate) const SEGMENTS: usize = 2;
-/// With less than this between flushes records are written by system calls: with a flush after each, 6,548 records per second against 2,713 through a
-/// mapping (`docs/measurements/2026-11-23-ost-devices.md`).
+/// With fewer bytes than this between flushes, records are written by system calls: with a flush after each
+/// record, 6,548 records per second against 2,713 through a mapping
+/// (`docs/measurements/2026-11-23-ost-devices.md`).
 const BY_CALL_BYTES: usize = 256 << 10;
-/// After so many flushes of one record each, right after it, the next is written around the page cache.
+/// After this many flushes that covered one record each, right after it was written, the next record is
+/// written around the page cache.
 const ALONE_FLUSHES: u32 = 8;
-/// What "right after" means.
+/// Longest time between a record and its flush that counts as "right after".
 const ALONE_WITHIN: Duration = Duration::from_millis(1);
-/// A write around the page cache that takes longer holds up those who read beside it: the next ones go through the cache again, until somebody has
-/// been alone for as many flushes as before. Guess: flash takes a fifth of it.
+/// A write around the page cache that takes longer delays concurrent readers: the next ones go through the
+/// cache again, until a single caller has flushed alone as often as before. An estimate: flash takes a fifth
+/// of it.
 const DIRECT_WITHIN: Duration = Duration::from_micros(500);
 
 /// The log of an open store.
 pub(crate) struct Log {
-    /// None of a store that is only looked at.
+    /// Empty in a store opened read-only.
     segments: Box<[Segment]>,
     segment_bytes: usize,
-    /// The smaller of the parts of the segments that can be used.
+    /// Usable bytes of the segment that has fewer of them.
     part_least: AtomicUsize,
     uuid: [u8; 16],
     front: Front,
@@ -54,33 +59,34 @@ pub(crate) struct Log {
     pub(crate) syncs: AtomicU64,
 }
 
-/// What every commit changes, on cache lines of its own: two that CPUs fetch together, and nothing on them that others only read.
+/// Fields that every commit changes, on cache lines of their own: two that CPUs fetch together, shared with
+/// no read-only field.
 #[repr(C, align(128))]
 struct Front {
-    /// A copy of the newest transaction's number, for those who need no more than that.
+    /// Copy of the newest transaction's number, for readers that need nothing else.
     last: AtomicU64,
     state: Mutex<LogState>,
 }
 
-/// What an append looks at or changes comes first.
+/// Fields that an append uses come first.
 #[repr(C)]
 struct LogState {
-    /// Slot appended to; none after a recovery until the base holds what was replayed.
+    /// Slot that records are appended to; none after a recovery until the base contains the replayed changes.
     active: Option<usize>,
     last_transno: u64,
     commits: u64,
     slots: [Slot; SEGMENTS],
     /// Bytes of the segment that the last flush made durable.
     flushed_bytes: usize,
-    /// Bytes of records in segments that were active before.
+    /// Bytes of records in segments that were active earlier.
     earlier_bytes: u64,
     tail: Tail,
-    /// The last record was written then.
+    /// Time at which the last record was written.
     appended_at: Instant,
-    /// Flushes one after the other that covered one record each, which had just been written: whoever writes them waits for each, and
-    /// nobody else writes.
+    /// Consecutive flushes that covered one record each, just written: a single caller writes, and waits for
+    /// each record.
     alone: u32,
-    /// Records before the last flush.
+    /// Records counted at the last flush.
     flushed_commits: u64,
     salt: u32,
     header: SegmentHeader,
@@ -88,15 +94,15 @@ struct LogState {
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    /// Bytes of the segment that can be used: the rest is not filled yet.
+    /// Usable bytes of the segment: the rest is not filled yet.
     part: usize,
     /// Offset after the last record.
     end: usize,
     /// Offset up to which the segment is durable.
     synced: usize,
-    /// Holds transactions that the base lacks, and is not active.
+    /// Contains transactions that the base lacks, and is not active.
     is_pending: bool,
-    /// Sequence of its present use.
+    /// Sequence number of its current use.
     sequence: u64,
 }
 
@@ -106,7 +112,7 @@ impl Slot {
     }
 }
 
-/// A segment that is to be filled further.
+/// A segment that is to be extended.
 #[derive(Clone, Debug)]
 pub(crate) struct Growth {
     slot: usize,
@@ -114,21 +120,21 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// Bytes of the segment that can be used afterwards.
+    /// Usable bytes of the segment after the extension.
     pub(crate) fn part(&self) -> usize {
         self.part.end
     }
 }
 
-/// Where a batch went.
+/// Position of an appended batch.
 pub(crate) struct Appended {
     pub(crate) transno: u64,
-    /// Offset after the record, for deciding now and then whether to freeze.
+    /// Offset after the record, for the occasional decision whether to freeze.
     pub(crate) end: usize,
     pub(crate) len: usize,
 }
 
-/// Remembers the first failure that makes durability impossible to promise.
+/// Records the first failure after which durability cannot be promised.
 #[derive(Default)]
 pub(crate) struct Latch {
     is_set: AtomicBool,
@@ -161,14 +167,15 @@ impl Latch {
 }
 
 impl Log {
-    /// A log whose segments may all hold transactions up to `last_transno`; nothing can be appended before
-    /// [`Log::activate`]. `pending` tells which slots the base does not cover.
+    /// Creates a log whose segments may all hold transactions up to `last_transno`; nothing can be appended
+    /// before [`Log::activate`]. Slots that the base does not cover are pending.
     pub(crate) fn new(segments: [Segment; SEGMENTS], uuid: [u8; 16], recovered: &Recovered) -> Self {
         let segment_bytes = segments[0].len();
         Log::with(segments.into(), segment_bytes, uuid, recovered)
     }
 
-    /// A log that takes nothing, of a store that is only looked at. Its segments have `segment_bytes`.
+    /// Creates a log that accepts no records, for a store opened read-only. Its segments have
+    /// `segment_bytes`.
     pub(crate) fn silent(segment_bytes: usize, recovered: &Recovered) -> Self {
         Log::with(Box::default(), segment_bytes, [0; 16], recovered)
     }
@@ -177,7 +184,8 @@ impl Log {
         let slots: [Slot; SEGMENTS] = std::array::from_fn(|i| Slot {
             part: segments.get(i).map_or(segment_bytes, Segment::filled),
             end: recovered.ends[i],
-            // What was read back may sit in the page cache only: after a crash of the process alone, it was never flushed.
+            // Records read back may be in the page cache only: after a crash of the process alone, they were
+            // never flushed.
             synced: 0,
             is_pending: recovered.is_pending,
             sequence: recovered.sequences[i],
@@ -191,7 +199,7 @@ impl Log {
         Log {
             segments,
             segment_bytes,
-            // Less is filled only until a segment is activated.
+            // A smaller part is filled only when a segment is activated.
             part_least: AtomicUsize::new(part_least(&slots).max(FIRST_PART.min(segment_bytes))),
             uuid,
             front: Front {
@@ -201,7 +209,7 @@ impl Log {
                     last_transno: recovered.last_transno,
                     commits: 0,
                     slots,
-                    // Nothing is known of flushes yet.
+                    // No flush has been observed yet.
                     flushed_bytes: usize::MAX,
                     earlier_bytes: 0,
                     tail: Tail::default(),
@@ -223,17 +231,17 @@ impl Log {
         &self.latch
     }
 
-    /// Longest body that fits into an empty segment.
+    /// Returns the length of the longest body that fits into an empty segment.
     pub(crate) fn body_len_max(&self) -> usize {
         self.part() - SEGMENT_HEADER_LEN - RECORD_HEADER_LEN
     }
 
-    /// Bytes of each segment that can be used.
+    /// Returns the usable bytes of each segment.
     pub(crate) fn part(&self) -> usize {
         self.part_least.load(Ordering::Relaxed)
     }
 
-    /// The segment that is free, if it was full and can be filled further.
+    /// Returns the segment that is free, if it was full and can be extended.
     pub(crate) fn growth(&self) -> Option<Growth> {
         let state = self.front.state.lock();
         let slot = (0..SEGMENTS).find(|&i| state.active != Some(i) && !state.slots[i].is_pending)?;
@@ -244,7 +252,7 @@ impl Log {
         (wanted > part && state.active.is_some()).then_some(Growth { slot, part: part..wanted })
     }
 
-    /// Fills a segment further. It may be activated meanwhile.
+    /// Extends a segment. It may be activated meanwhile.
     ///
     /// # Errors
     /// Those of writing; nothing has changed then.
@@ -264,7 +272,7 @@ impl Log {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Batches and bytes appended since the store was opened.
+    /// Returns the batches and bytes appended since the store was opened.
     pub(crate) fn totals(&self) -> (u64, u64) {
         let state = self.front.state.lock();
         (state.commits, state.appended_bytes())
@@ -301,7 +309,7 @@ impl Log {
         Ok(Some(Appended { transno, end: offset + len, len }))
     }
 
-    /// The number of a transaction that changes memory only.
+    /// Returns the number for a transaction that changes memory only.
     pub(crate) fn count(&self, floor: u64) -> u64 {
         let mut state = self.front.state.lock();
         state.last_transno = (state.last_transno + 1).max(floor);
@@ -309,7 +317,7 @@ impl Log {
         state.last_transno
     }
 
-    /// A full disk can be waited out; after anything else nothing is certain.
+    /// A full disk is temporary; after any other error the state of the log is unknown.
     fn write_failed(&self, slot: usize, source: std::io::Error) -> MetaError {
         if is_no_space(&source) {
             return MetaError::NoSpace;
@@ -326,7 +334,7 @@ impl Log {
         self.front.state.lock().active.is_some()
     }
 
-    /// Newest transaction before the active segment.
+    /// Returns the newest transaction before the active segment.
     pub(crate) fn base_transno(&self) -> u64 {
         self.front.state.lock().header.base_transno
     }
@@ -337,7 +345,8 @@ impl Log {
         state.active.is_none_or(|slot| state.slots[slot].end == SEGMENT_HEADER_LEN)
     }
 
-    /// Makes the active segment pending and a free one active. The caller excludes commits and has frozen the overlay.
+    /// Makes the active segment pending and a free one active. The caller excludes commits and has frozen the
+    /// overlay.
     ///
     /// # Errors
     /// As [`Log::append`]; on a full disk nothing has changed.
@@ -355,7 +364,7 @@ impl Log {
         let part = state.slots[next].part;
         let first = FIRST_PART.min(self.segment_bytes);
         if part < first {
-            // As of a file that was copied without its zeros.
+            // The file was copied without its zeros, for example.
             let filled = self.segments[next].fill(part..first);
             filled.map_err(|source| self.write_failed(next, source))?;
         }
@@ -388,20 +397,20 @@ impl Log {
         Ok(())
     }
 
-    /// The base durably holds everything up to `transno`, which ends the pending segments.
+    /// Releases the pending segments: the base contains everything up to `transno` durably.
     pub(crate) fn release_pending(&self, transno: u64) {
         let was_pending: [bool; SEGMENTS] = {
             let mut state = self.front.state.lock();
             std::array::from_fn(|i| std::mem::take(&mut state.slots[i].is_pending))
         };
         self.durable.fetch_max(transno, Ordering::AcqRel);
-        // No flush covers what the base made durable, nor the last piece of a segment.
+        // No flush covers the transactions that the base made durable, nor the last piece of a segment.
         for (segment, _) in self.segments.iter().zip(was_pending).filter(|(_, was_pending)| *was_pending) {
             segment.forget(0..segment.len());
         }
     }
 
-    /// Makes everything up to `upto` durable. One caller flushes for all that wait.
+    /// Makes everything up to `upto` durable. Group commit: one caller flushes for all that wait.
     pub(crate) fn sync(&self, upto: u64) -> Result<()> {
         // A transaction that does not exist yet is not waited for.
         let upto = upto.min(self.last_transno());
@@ -414,7 +423,8 @@ impl Log {
         self.together.until(upto, || self.durable_transno(), flush)
     }
 
-    /// Flushes old segments before newer ones, so that what is durable is a prefix whenever this returns.
+    /// Flushes old segments before newer ones, so that the durable transactions are a prefix whenever this
+    /// returns.
     fn flush_all(&self) -> Result<u64> {
         let (target, mut slots) = {
             let mut state = self.front.state.lock();
@@ -443,7 +453,8 @@ impl Log {
         Ok(target)
     }
 
-    /// Reads the active segment again and returns the number of good records, and the place of the first bad one.
+    /// Reads the active segment again and returns the number of valid records, and the place of the first
+    /// invalid one.
     ///
     /// # Errors
     /// Only if reading fails.
@@ -464,19 +475,21 @@ fn part_least(slots: &[Slot; SEGMENTS]) -> usize {
 }
 
 impl LogState {
-    /// Bytes appended since the store was opened.
+    /// Returns the bytes appended since the store was opened.
     fn appended_bytes(&self) -> u64 {
         self.earlier_bytes + self.active.map_or(0, |slot| self.slots[slot].record_bytes())
     }
 
-    /// Writes a record behind the last one, in the way that costs least.
+    /// Writes a record after the last one, in the cheapest way.
     ///
-    /// A flush makes each page of a mapping fault again, so that calls are cheaper where flushes are frequent. Around the page cache a flush has
-    /// nothing to write, but the lock is held until the device has the record; so only for one who is alone and will wait for that anyway.
+    /// A flush makes each page of a mapping fault again, so system calls are cheaper where flushes are
+    /// frequent. After a write around the page cache a flush has nothing to write, but the lock is held until
+    /// the device has the record; so only a single caller that will wait for the device anyway writes this
+    /// way.
     fn write(&mut self, segment: &Segment, slot: usize, parts: [&[u8]; 2]) -> std::io::Result<()> {
         let Slot { end: offset, synced, .. } = self.slots[slot];
         let is_often_flushed = self.flushed_bytes.max(offset - synced) < BY_CALL_BYTES;
-        // SAFETY: writes happen only with the state borrowed, which its lock gives to one at a time.
+        // SAFETY: writes happen only with the state borrowed, and its lock admits one thread at a time.
         if !is_often_flushed && unsafe { segment.copy_in(offset, parts) } {
             self.tail.forget();
             return Ok(());
@@ -488,19 +501,19 @@ impl LogState {
         let is_alone = self.alone >= ALONE_FLUSHES && synced == offset;
         let began = Instant::now();
         match is_alone {
-            // The thread is not there for others meanwhile.
+            // The thread is blocked and serves no other request meanwhile.
             true => nacre_env::blocking(|| self.tail.write(segment, offset, parts, true))?,
             false => self.tail.write(segment, offset, parts, false)?,
         }
         self.appended_at = Instant::now();
         if is_alone && self.appended_at - began > DIRECT_WITHIN {
-            // Readers of what this commit changes wait for it, too.
+            // Readers of the keys that this commit changes wait for the device, too.
             self.alone = 0;
         }
         Ok(())
     }
 
-    /// A flush begins.
+    /// Notes that a flush begins.
     fn note_flush(&mut self) {
         let is_one = self.commits == self.flushed_commits + 1;
         self.flushed_commits = self.commits;
@@ -517,19 +530,19 @@ impl LogState {
 pub(crate) struct Recovered {
     /// Offset after the last valid record, per slot.
     pub(crate) ends: [usize; SEGMENTS],
-    /// Sequence per slot.
+    /// Sequence number per slot.
     pub(crate) sequences: [u64; SEGMENTS],
-    /// Whether the base lacks something that the segments hold.
+    /// Whether the segments contain transactions that the base lacks.
     pub(crate) is_pending: bool,
     /// Newest transaction, of base and log together.
     pub(crate) last_transno: u64,
     /// Newest transaction in the base.
     pub(crate) durable_transno: u64,
-    /// Batches taken from the log.
+    /// Number of batches replayed from the log.
     pub(crate) replayed: u64,
 }
 
-/// Checksum of a batch's body, computed before any lock is taken.
+/// Returns the checksum of a batch's body; called before any lock is taken.
 pub(crate) fn body_crc(batch: &Batch) -> u32 {
     crc32c(&batch.bytes)
 }

@@ -1,12 +1,15 @@
-//! An ordered map of recent changes: short ones in the nodes of a tree, long ones in a few large blocks, none with an allocation of its own.
+//! An ordered map of recent changes: short ones in the nodes of a tree, long ones in a few large blocks, none
+//! with an allocation of its own.
 //!
-//! The tree's nodes hold the first bytes of each key as numbers, so that a search follows no pointers and calls no comparison of
-//! bytes: behind table, FID and hash (25 bytes) hardly two keys are alike. Those that are, links of one file in one directory, are
-//! told apart in a map of their own. What is left of a name, and what it stands for, lies in the node too, so that listing a directory reads nodes one
-//! after the other and nothing else: names are made in no order of their hashes, so what lies outside is somewhere else for each.
+//! The tree's nodes hold the first bytes of each key as numbers, so that a search follows no pointers and
+//! calls no byte comparison: in the first bytes (table, FID and hash are 25 bytes) hardly two keys are equal.
+//! Those that are, links of one file in one directory, are kept apart in a map of their own. The rest of a
+//! name and its value are in the node too, so that listing a directory reads one node after the other and
+//! nothing else: names are created in an order unrelated to their hashes, so bytes outside the node would be
+//! at a different place for each.
 //!
-//! Grows only: a value replaced by a longer one leaves its old place unused until the whole map is dropped after its
-//! checkpoint. [`Map::bytes`] counts such places too.
+//! A map only grows: a value replaced by a longer one leaves its old place unused until the whole map is
+//! dropped after its checkpoint. [`Map::bytes`] counts such places too.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -16,11 +19,12 @@ use std::ops::{Bound, RangeInclusive};
 /// Size of a map's first block; each next one doubles up to the maximum.
 const BLOCK_BYTES_FIRST: usize = 1 << 8;
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// Memory of an entry beside what lies in blocks: its part of a tree node that is two thirds full, and of the filter.
+/// Memory of an entry in addition to its bytes in blocks: its part of a tree node that is two thirds full,
+/// and of the filter.
 const ENTRY_BYTES: u64 = 124;
-/// Memory of an entry among keys with the same head: a tree node's part, and the key outside the node.
+/// Memory of an entry among keys with the same head: its part of a tree node, and the key outside the node.
 const ALIKE_BYTES: u64 = 64;
-/// The first node of a map of such keys.
+/// Bytes of the first node of a map of such keys.
 const ALIKE_NODE_BYTES: u64 = 330;
 
 /// See the [module documentation](self).
@@ -32,7 +36,8 @@ pub(crate) struct Map {
     len: usize,
 }
 
-/// The first bytes of a key, with zeros behind a shorter one. Ordered as keys are, but for keys that are equal this far.
+/// The first bytes of a key, padded with zeros. Ordered as keys are, except for keys that are equal in these
+/// bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Head(u128, u128);
 
@@ -43,7 +48,7 @@ impl Head {
         Head::padded(key, 0)
     }
 
-    /// With bytes `pad` behind a shorter key.
+    /// Builds a head, padded with `pad` if the key is shorter.
     fn padded(key: &[u8], pad: u8) -> Head {
         let mut bytes = [pad; HEAD_LEN];
         match key.first_chunk() {
@@ -62,12 +67,13 @@ impl Head {
     }
 }
 
-/// A key as it lies in memory: the first bytes, and those behind them if there are more.
+/// A key in memory: the first bytes, and the following ones if there are more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key<'a> {
     head: Head,
     len: u16,
-    /// Mostly empty. Such are not compared: `memcmp` of no bytes at an address that is not mapped made a stat of the store alone half as long again.
+    /// Usually empty. Empty slices are not compared: `memcmp` of no bytes at an unmapped address made a stat
+    /// of the store alone half as long again.
     rest: &'a [u8],
 }
 
@@ -80,7 +86,7 @@ impl<'a> Key<'a> {
         usize::from(self.len)
     }
 
-    /// Appends its bytes to `out`.
+    /// Appends the bytes of the key to `out`.
     pub(crate) fn append_to(&self, out: &mut Vec<u8>) {
         let end = out.len() + self.len().min(HEAD_LEN);
         out.extend_from_slice(&self.head.bytes());
@@ -104,7 +110,8 @@ impl PartialEq for Key<'_> {
 impl Eq for Key<'_> {}
 
 impl Ord for Key<'_> {
-    /// As bytes are ordered: of keys with one head the shorter one ends in the zeros that the longer one goes on with.
+    /// Orders as bytes are ordered: of keys with one head, the shorter one ends within the zeros that
+    /// continue in the longer one.
     fn cmp(&self, other: &Key<'_>) -> Ordering {
         let by_rest = || match self.rest.is_empty() || other.rest.is_empty() {
             true => self.len.cmp(&other.len),
@@ -120,10 +127,10 @@ impl PartialOrd for Key<'_> {
     }
 }
 
-/// What keys begin with.
+/// A common beginning of keys.
 struct Prefix<'a> {
     len: usize,
-    /// Heads that begin so.
+    /// Heads that begin with it.
     heads: RangeInclusive<Head>,
     rest: &'a [u8],
 }
@@ -136,17 +143,17 @@ impl<'a> Prefix<'a> {
     }
 }
 
-/// Says of most heads that are not in the tree that they are not: most keys that are read lie in the base, or nowhere. A Bloom
-/// filter of one word per key, so that the answer costs one access to memory.
+/// A Bloom filter of one word per key: it rules out most heads that are not in the tree with one access to
+/// memory. Most keys that are read are in the base or do not exist.
 #[derive(Default)]
 struct Filter {
-    /// A power of two, or none yet.
+    /// Length is a power of two, or 0 at first.
     words: Vec<u64>,
     count: usize,
 }
 
 impl Filter {
-    /// Heads for each word: 16 bits each, of which three are set, let 1 of 60 absent ones through.
+    /// Heads for each word: with 16 bits each, of which three are set, 1 of 60 absent heads passes.
     const HEADS_PER_WORD: usize = 4;
 
     fn place(&self, head: Head) -> (usize, u64) {
@@ -165,7 +172,7 @@ impl Filter {
         self.words[word] & bits == bits
     }
 
-    /// True if there is room for one more; otherwise all have to go into a larger one.
+    /// Whether one more head fits; otherwise all move to a larger filter.
     fn has_room(&self) -> bool {
         self.count < self.words.len() * Self::HEADS_PER_WORD
     }
@@ -177,29 +184,29 @@ impl Filter {
     }
 }
 
-/// The keys with one head.
+/// Entry or entries with one head.
 enum Leaf {
     Short(Short),
     One { key_len: u16, rest: Place, value: Place },
     Many(BTreeMap<Box<[u8]>, Place>),
 }
 
-/// Bytes of a key's rest and its value in a node: a name of 32 bytes, and what it stands for.
+/// Bytes of a key's rest and its value in a node: a name of 32 bytes and its value.
 const SHORT_LEN: usize = 45;
 
-/// A key and its value, if they are short.
+/// A short key and its value.
 struct Short {
     key_len: u8,
     /// Length of the value, or [`Short::DELETED`].
     value_len: u8,
-    /// What is left of the key behind its head, and the value.
+    /// Rest of the key after its head, followed by the value.
     bytes: [u8; SHORT_LEN],
 }
 
 impl Short {
     const DELETED: u8 = u8::MAX;
 
-    /// `None` if they do not fit.
+    /// Returns `None` if key and value do not fit.
     fn new(key: Key<'_>, value: Option<&[u8]>) -> Option<Short> {
         let mut short = Short { key_len: key.len.try_into().ok()?, value_len: 0, bytes: [0; SHORT_LEN] };
         short.bytes.get_mut(..key.rest.len())?.copy_from_slice(key.rest);
@@ -219,7 +226,7 @@ impl Short {
         (self.value_len != Self::DELETED).then(|| &self.bytes[start..start + usize::from(self.value_len)])
     }
 
-    /// Puts another value in; false if it does not fit.
+    /// Replaces the value; false if the new one does not fit.
     fn set(&mut self, value: Option<&[u8]>) -> bool {
         let start = self.rest_len();
         self.value_len = match value {
@@ -236,12 +243,13 @@ impl Short {
     }
 }
 
-/// Where bytes lie. A deleted key has no value's place but keeps its entry, which hides what the base holds.
+/// Place of bytes in the blocks. A deleted key has no place for a value but keeps its entry, which hides that
+/// of the base.
 #[derive(Clone, Copy)]
 struct Place {
     block: u32,
     offset: u32,
-    /// Length, or that of [`DELETED`].
+    /// Length in bytes, or that of [`DELETED`].
     len: u32,
 }
 
@@ -272,7 +280,7 @@ impl Blocks {
         if place.len == DELETED.len { None } else { Some(self.get(place)) }
     }
 
-    /// Puts bytes at the end of the last block, or of a new one.
+    /// Appends bytes to the last block, or to a new one.
     fn store(&mut self, bytes: &[u8]) -> Place {
         if bytes.is_empty() {
             return NOTHING;
@@ -294,7 +302,7 @@ impl Blocks {
         value.map_or(DELETED, |value| self.store(value))
     }
 
-    /// Puts another value in the place of `old`, if it fits.
+    /// Writes another value to the place of `old`, if it fits.
     fn replace(&mut self, old: &mut Place, value: Option<&[u8]>) {
         match value {
             // Most values are rewritten with the same length: inodes.
@@ -307,7 +315,7 @@ impl Blocks {
         }
     }
 
-    /// A new leaf.
+    /// Creates a leaf.
     fn leaf(&mut self, key: Key<'_>, value: Option<&[u8]>) -> Leaf {
         match Short::new(key, value) {
             Some(short) => Leaf::Short(short),
@@ -319,7 +327,7 @@ impl Blocks {
 }
 
 impl Leaf {
-    /// The key, if there is one.
+    /// Returns the key, if the leaf has a single one.
     fn key<'a>(&'a self, head: Head, blocks: &'a Blocks) -> Option<Key<'a>> {
         match self {
             Leaf::Short(short) => Some(Key { head, len: u16::from(short.key_len), rest: short.rest() }),
@@ -328,7 +336,7 @@ impl Leaf {
         }
     }
 
-    /// The value of the key, if there is one key.
+    /// Returns the value of the key, if the leaf has a single one.
     fn value<'a>(&'a self, blocks: &'a Blocks) -> Option<&'a [u8]> {
         match self {
             Leaf::Short(short) => short.value(),
@@ -339,7 +347,7 @@ impl Leaf {
 }
 
 impl Map {
-    /// Estimated memory.
+    /// Returns the estimated memory in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.blocks.bytes
     }
@@ -352,7 +360,7 @@ impl Map {
         self.len
     }
 
-    /// `None` if the map does not know the key; `Some(None)` if it knows it as deleted.
+    /// Returns `None` if the map does not have the key; `Some(None)` if it is deleted.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
         let wanted = Key::of(key);
         if !self.filter.may_have(wanted.head) {
@@ -416,7 +424,7 @@ impl Map {
         }
     }
 
-    /// There is a new head in the tree.
+    /// Notes a new head in the filter.
     fn note(&mut self, head: Head) {
         if self.filter.has_room() {
             return self.filter.add(head);
@@ -435,12 +443,13 @@ impl Map {
         one.into_iter().chain(many)
     }
 
-    /// All changes in order of keys.
+    /// Returns all changes in order of keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Change<'_>> {
         self.tree.iter().flat_map(|(head, leaf)| self.changes(*head, leaf))
     }
 
-    /// Calls `visit` with the changes from `from` on whose keys begin with `prefix`, in order of keys, until it returns false.
+    /// Calls `visit` with the changes from `from` on whose keys begin with `prefix`, in order of keys, until
+    /// it returns false.
     pub(crate) fn visit(
         &self,
         from: Bound<&[u8]>,
@@ -452,7 +461,7 @@ impl Map {
             Bound::Included(key) | Bound::Excluded(key) => Bound::Included(key.head),
             Bound::Unbounded => Bound::Unbounded,
         };
-        // Keys with the head of `from` may lie before it.
+        // Keys with the head of `from` may precede it.
         let is_before = |key: &Key<'_>| match from {
             Bound::Included(from) => *key < from,
             Bound::Excluded(from) => *key <= from,
@@ -482,7 +491,7 @@ impl Map {
 mod tests {
     use super::*;
 
-    /// Keys that share their first 32 bytes, differ in zeros at their ends, or are each other's beginnings.
+    /// Keys that share their first 32 bytes, differ in zeros at their ends, or are prefixes of each other.
     fn key(number: u64) -> Vec<u8> {
         let mut key = vec![7; [1, 16, 31, 32, 33, 40][number as usize % 6]];
         match number / 6 % 4 {
@@ -507,7 +516,7 @@ mod tests {
             assert_eq!(map.get(&key), Some(None));
         }
         assert_eq!(map.len(), 1);
-        // What a name stands for takes no more than its entry.
+        // A name's value takes no memory outside its entry.
         let (mut map, name) = (Map::default(), [&[3; 25][..], &[b'x'; 32]].concat());
         map.apply(&name, Some(&[1; 20]));
         assert_eq!(map.bytes(), ENTRY_BYTES);
@@ -521,7 +530,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(1);
         for step in 0..3000u64 {
             let key = key(random.u64(..1 << 31));
-            // Some fit into nodes, and some of those do not any more when they are replaced.
+            // Some fit into nodes, and some of those stop fitting when they are replaced.
             let value = (step % 5 != 0).then(|| vec![step as u8; (step % 61) as usize]);
             map.apply(&key, value.as_deref());
             model.insert(key, value);

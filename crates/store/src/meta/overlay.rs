@@ -1,8 +1,8 @@
-//! Changes that are not in the base yet: ordered maps, sharded so that threads seldom meet.
+//! Changes that are not in the base yet: ordered maps, sharded so that threads seldom contend.
 //!
-//! Each shard has an *active* map, which commits change, and a *frozen* one, which the checkpointer moves to the base. A
-//! reader looks at active, then frozen, then the base; a deleted key is kept as an entry without a value, so that it hides
-//! what the base still holds.
+//! Each shard has an *active* map, which commits change, and a *frozen* one, which the checkpointer moves to
+//! the base. A reader looks at active, then frozen, then the base; a deleted key is kept as an entry without
+//! a value, so that it hides what the base still holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use super::map::Map;
 use super::patience::patiently;
 use super::{KEY_LEN_MAX, Table};
 
-/// Number of shards: so many that two threads, each with three locked, seldom want the same one.
+/// Number of shards: enough that two threads, each with three locked, seldom need the same one.
 pub(crate) const SHARDS: usize = 512;
 
 /// A set of shards.
@@ -22,14 +22,14 @@ pub(crate) const SHARDS: usize = 512;
 pub(crate) struct ShardSet([u64; SHARDS / 64]);
 
 impl ShardSet {
-    /// All of them.
+    /// The set of all shards.
     pub(crate) const ALL: ShardSet = ShardSet([u64::MAX; SHARDS / 64]);
 
     pub(crate) fn insert(&mut self, shard: u16) {
         self.0[usize::from(shard) / 64] |= 1 << (shard % 64);
     }
 
-    /// In ascending order.
+    /// Returns the shards in ascending order.
     fn iter(self) -> impl Iterator<Item = u16> {
         self.0.into_iter().enumerate().flat_map(|(word, bits)| {
             let next = |bits: &u64| Some(bits & (bits - 1)).filter(|&rest| rest != 0);
@@ -41,19 +41,20 @@ impl ShardSet {
 
 /// Bytes at the start of a key that choose its shard: a FID, so that a directory's entries share one shard.
 pub(crate) const SHARD_PREFIX_LEN: usize = 16;
-/// Shards that the FIDs of a run are dealt out to, a power of two. Whoever makes files has FIDs one after the other: his go to these few
-/// shards for a while, whose ends stay in his CPU's cache, and another thread with FIDs of its own mostly has other ones. Directories that were made one
-/// after the other lie in different ones of them.
+/// Shards over which the FIDs of a run are spread, a power of two. A client that creates files has
+/// consecutive FIDs: they use these few shards for a while, whose ends stay in the CPU's cache, while another
+/// thread with other FIDs mostly uses other shards. Directories that were created in succession are in
+/// different lanes.
 const LANES: usize = 32;
-/// FIDs of a run. Small against what is in memory, so that no shard gets much more than others.
+/// FIDs of a run. Small compared to the entries in memory, so that no shard gets much more than others.
 const RUN: u32 = 512;
 
-/// The shard of a key. Only memory depends on it, so it may change between versions.
+/// Returns the shard of a key. Only memory depends on it, so it may change between versions.
 pub(crate) fn shard_of(table: Table, key: &[u8]) -> u16 {
     let mut words = [0u8; SHARD_PREFIX_LEN];
     let len = key.len().min(SHARD_PREFIX_LEN);
     words[..len].copy_from_slice(&key[..len]);
-    // Of a FID: the sequence; the number in it, and the version.
+    // For a FID: the sequence; then object id and version.
     let both = u128::from_be_bytes(words);
     let (sequence, rest) = ((both >> 64) as u64, both as u64);
     let run = rest & !(u64::from(RUN - 1) << 32);
@@ -61,12 +62,12 @@ pub(crate) fn shard_of(table: Table, key: &[u8]) -> u16 {
         ^ run.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
     let mixed = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let group = (mixed >> (u64::BITS - (SHARDS / LANES).ilog2())) as usize;
-    // Keys that are no FIDs may have the same bytes there.
+    // Keys that are not FIDs may have the same bytes there.
     let lane = ((rest >> 32) ^ (mixed >> 16)) as usize & (LANES - 1);
     (group * LANES + lane) as u16
 }
 
-/// Longest full key that is put together without an allocation: a name of 71 bytes in a directory, or a link of one of 63.
+/// Longest full key built without an allocation: a name of 71 bytes in a directory, or a link of one of 63.
 const SHORT_LEN: usize = 96;
 
 /// Table byte and key in one buffer: the form of keys in overlay and base.
@@ -76,7 +77,7 @@ pub(crate) enum FullKey {
 }
 
 impl FullKey {
-    /// `None` if the key is longer than any that can be stored.
+    /// Returns `None` if the key is longer than the maximum.
     pub(crate) fn new(table: Table, key: &[u8]) -> Option<Self> {
         let len = key.len() + 1;
         if len > SHORT_LEN {
@@ -97,7 +98,7 @@ impl FullKey {
     }
 }
 
-/// One shard, alone on its cache lines.
+/// One shard, on cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Shard {
@@ -106,7 +107,7 @@ pub(crate) struct Shard {
     active_bytes: AtomicU64,
 }
 
-/// The two maps of a shard.
+/// Active and frozen map of a shard.
 #[derive(Default)]
 pub(crate) struct Maps {
     pub(crate) active: Map,
@@ -114,7 +115,7 @@ pub(crate) struct Maps {
 }
 
 impl Maps {
-    /// `None` if neither map knows the key; `Some(None)` if it is known to be absent.
+    /// Returns `None` if neither map has the key; `Some(None)` if it is deleted.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
         match self.active.get(key) {
             None if self.frozen.is_empty() => None,
@@ -129,10 +130,10 @@ pub(crate) struct Overlay {
     shards: Box<[Shard; SHARDS]>,
 }
 
-/// Write locks on some shards, in ascending order, so that two commits never wait for each other in a circle.
+/// Write locks on some shards, taken in ascending order, so that two commits never deadlock.
 pub(crate) struct Locked<'a> {
     overlay: &'a Overlay,
-    /// The first of them: a batch has few.
+    /// The first locks, inline: a batch has few shards.
     few: [Option<Guard<'a>>; FEW],
     more: Vec<Guard<'a>>,
 }
@@ -167,22 +168,22 @@ impl Overlay {
         locked
     }
 
-    /// Estimated bytes in both maps.
+    /// Returns the estimated bytes of both maps.
     pub(crate) fn bytes(&self) -> u64 {
         self.active_bytes() + self.frozen().iter().map(|map| map.bytes()).sum::<u64>()
     }
 
-    /// Estimated bytes in the active maps.
+    /// Returns the estimated bytes of the active maps.
     pub(crate) fn active_bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.active_bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// The frozen maps of all shards; they do not change until [`Overlay::clear_frozen`].
+    /// Returns the frozen maps of all shards; they do not change until [`Overlay::clear_frozen`].
     pub(crate) fn frozen(&self) -> Vec<Arc<Map>> {
         self.shards.iter().map(|shard| shard.maps.read().frozen.clone()).collect()
     }
 
-    /// Drops the frozen maps, whose content the base now shows.
+    /// Drops the frozen maps, whose content is visible in the base.
     pub(crate) fn clear_frozen(&self) {
         for shard in self.shards.iter() {
             let old = std::mem::take(&mut shard.maps.write().frozen);
@@ -190,7 +191,7 @@ impl Overlay {
         }
     }
 
-    /// Takes replayed maps as frozen.
+    /// Installs replayed maps as frozen.
     pub(crate) fn set_frozen(&self, maps: Vec<Map>) {
         for (shard, map) in self.shards.iter().zip(maps) {
             shard.maps.write().frozen = Arc::new(map);
@@ -255,7 +256,7 @@ mod tests {
         let mut counts: HashMap<u16, usize> = HashMap::new();
         for sequence in 0..8 {
             for number in (0..0x20000).step_by(8) {
-                // Not all in the same lanes, as directories may be made between files.
+                // Not all in the same lanes, as directories may be created between files.
                 let key = fid(0x2_0000_0401 + sequence, number + number / 64 % 8);
                 *counts.entry(shard_of(Table(2), &key)).or_default() += 1;
             }
@@ -263,7 +264,7 @@ mod tests {
         let mean = 8 * (0x20000 / 8) / SHARDS;
         assert_eq!(counts.len(), SHARDS);
         assert!(counts.values().all(|&count| count > mean / 2 && count < mean * 2), "{counts:?}");
-        // Behind the number of a target, as those of objects to be destroyed.
+        // Keys that begin with the number of a target, as those of objects to be destroyed.
         let shards: HashSet<u16> = (0..100 * SHARDS as u32)
             .map(|number| shard_of(Table(9), &[&[0, 1], &fid(0x1_0000_0000, number)[..]].concat()))
             .collect();

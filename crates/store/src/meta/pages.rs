@@ -1,12 +1,13 @@
-//! The file of the base, read page by page without LMDB.
+//! Reads the file of the base page by page, without LMDB.
 //!
-//! LMDB trusts its pages: a damaged one ends the process, and a damaged free list makes the next commit write over pages in
-//! use. A check of a store that may be damaged reads its file through this module instead, which never writes, takes
-//! no lock, checks every offset and length, and passes over pages that contradict themselves ([`Pages::scan`]).
-//! [`verify`](Pages::verify) names them, and accounts for every page of the file.
+//! LMDB trusts its pages: a damaged one crashes the process, and a damaged free list makes the next commit
+//! overwrite pages in use. A check of a store that may be damaged reads its file through this module instead,
+//! which never writes, takes no lock, checks every offset and length, and skips inconsistent pages
+//! ([`Pages::scan`]). [`verify`](Pages::verify) names them, and accounts for every page of the file.
 //!
-//! The format is that of LMDB 0.9 (data version 1): two meta pages, B+trees whose leaves hold keys and data, long data in runs of
-//! overflow pages, and a tree of free pages by transaction. `docs/formats/metadata-store.md` has the summary.
+//! The format is that of LMDB 0.9 (data version 1): two meta pages, B+trees whose leaves hold keys and data,
+//! long data in runs of overflow pages, and a tree of free pages by transaction.
+//! `docs/formats/metadata-store.md` has the summary.
 
 mod page;
 mod verify;
@@ -22,29 +23,29 @@ use super::error::{MetaError, Result};
 use super::report::VerifyProblem;
 use page::{Data, Kind, META_PAGES, Meta, Page, Tree};
 
-/// Depth of a tree beyond which LMDB itself gives up.
+/// Depth of a tree beyond which LMDB itself fails.
 const DEPTH_MAX: u16 = 32;
-/// Pages that the meta page may count beyond the end of the file: free ones at the end need not exist.
+/// Pages that the meta page may count beyond the end of the file: free pages at the end need not exist.
 const BEYOND_END_MAX: u64 = 1 << 24;
 /// Name of LMDB's file in its directory.
 pub(crate) const DATA_NAME: &str = "data.mdb";
 
-/// What a damaged page, or one that cannot be read, is.
+/// Number of a damaged or unreadable page, and a description of the damage.
 type Damage = (u64, &'static str);
 
-/// The file of a base that is only read.
+/// The file of a base opened read-only.
 pub(crate) struct Pages {
     file: File,
     path: PathBuf,
     page_bytes: usize,
     file_pages: u64,
-    /// That of the newest commit.
+    /// Meta page of the newest commit.
     meta: Meta,
     data: Option<Tree>,
     state: Option<Tree>,
-    /// What opening found.
+    /// Damage found by opening.
     damage: Vec<VerifyProblem>,
-    /// A scan left something out.
+    /// A scan has skipped damage.
     is_partial: AtomicBool,
 }
 
@@ -107,10 +108,10 @@ impl Pages {
         Ok(pages)
     }
 
-    /// The newest transaction that the base contains.
+    /// Returns the newest transaction that the base contains.
     ///
     /// # Errors
-    /// [`MetaError::Corrupt`] if its record is damaged or that of another store.
+    /// [`MetaError::Corrupt`] if its record is damaged or belongs to another store.
     pub(crate) fn read_state(&self, uuid: &[u8; 16]) -> Result<u64> {
         let damaged = |what| MetaError::Corrupt { what, path: self.path.clone(), offset: 0 };
         let tree = self.state.as_ref().ok_or_else(|| damaged("missing state record"))?;
@@ -124,7 +125,7 @@ impl Pages {
     /// Calls `f` with the value of `key`.
     ///
     /// # Errors
-    /// [`MetaError::Corrupt`] if a page on the way to it, or the entry, is damaged.
+    /// [`MetaError::Corrupt`] if the entry, or a page on the path to it, is damaged.
     pub(crate) fn get<R>(&self, key: &[u8], f: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
         let damaged = |page: u64, what| MetaError::Corrupt {
             what,
@@ -140,7 +141,8 @@ impl Pages {
         found.map_err(|(page, what)| damaged(page, what))?.map_err(|()| damaged(0, "checksum of an entry"))
     }
 
-    /// Calls `f` with the entries from `from` on that begin with `prefix`, until it returns false. Passes over what is damaged.
+    /// Calls `f` with the entries from `from` on that begin with `prefix`, until it returns false. Skips
+    /// damage.
     pub(crate) fn scan(&self, prefix: &[u8], from: Bound<&[u8]>, f: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
         let Some(tree) = self.data.filter(|tree| tree.depth > 0) else { return };
         self.scan_page(tree.root, tree.depth, from, &mut |key, stored| {
@@ -154,18 +156,18 @@ impl Pages {
         });
     }
 
-    /// Whether a scan has passed over anything.
+    /// Whether a scan has skipped damage.
     pub(crate) fn is_partial(&self) -> bool {
         self.data.is_none() || self.is_partial.load(Ordering::Relaxed)
     }
 
-    /// True: a scan goes on.
+    /// Notes skipped damage; returns true, so that a scan continues.
     fn pass_over(&self) -> bool {
         self.is_partial.store(true, Ordering::Relaxed);
         true
     }
 
-    /// False if the scan has ended.
+    /// Returns false if the scan has ended.
     fn scan_page(
         &self,
         number: u64,
@@ -211,7 +213,7 @@ impl Pages {
         true
     }
 
-    /// Calls `f` with what is stored under `key` in a tree.
+    /// Calls `f` with the data stored under `key` in a tree.
     fn find<R>(
         &self,
         tree: &Tree,
@@ -243,7 +245,7 @@ impl Pages {
         }
     }
 
-    /// Where a page begins in the file.
+    /// Offset of a page in the file, in bytes.
     pub(crate) fn offset_of(&self, page: u64) -> u64 {
         page.saturating_mul(self.page_bytes as u64)
     }
@@ -258,7 +260,7 @@ impl Pages {
         Ok(bytes)
     }
 
-    /// Data of `len` bytes that begins on an overflow page, and the number of pages that it has.
+    /// Reads data of `len` bytes that begins on an overflow page; returns it with its number of pages.
     fn read_overflow(&self, number: u64, len: usize) -> std::result::Result<(Vec<u8>, u64), Damage> {
         let first = self.read_page(number)?;
         let pages = page::overflow_pages(&first, number).map_err(|what| (number, what))?;
@@ -273,7 +275,7 @@ impl Pages {
         Ok((bytes, pages))
     }
 
-    /// Entries, and bytes of the file.
+    /// Returns the number of entries, and the bytes of the file.
     pub(crate) fn sizes(&self) -> BaseSizes {
         let page = self.page_bytes as u64;
         let trees = [self.data, self.state].into_iter().flatten();
@@ -288,7 +290,7 @@ impl Pages {
     }
 }
 
-/// The size of pages, and what the two meta pages are.
+/// Reads the page size and the two meta pages.
 fn read_metas(file: &File) -> (usize, [std::result::Result<Meta, &'static str>; 2]) {
     let read = |offset: usize| {
         let mut bytes = [0; page::META_LEN];
@@ -296,7 +298,7 @@ fn read_metas(file: &File) -> (usize, [std::result::Result<Meta, &'static str>; 
         read.map_err(|_| "it cannot be read").and_then(|()| Meta::parse(&bytes))
     };
     let first = read(0);
-    // Should the first one be damaged, the second one is where pages of usual sizes put it.
+    // If the first meta page is damaged, the second one is at the usual page size.
     let usual = rustix::param::page_size();
     let sizes = [usual, 4096, 8192, 16_384, 32_768, 65_536];
     let page_bytes = match &first {

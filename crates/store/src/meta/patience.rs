@@ -1,16 +1,17 @@
-//! Taking a lock that is held for a microsecond or two.
+//! Adaptive spinning: taking a lock that is held for a microsecond or two.
 //!
-//! A lock of the store is held for a copy, and now and then for a page fault. Whoever waits for one that long does better to look again
-//! than to sleep: the sleep and the wake-up across CPUs cost 20 to 50 us. `parking_lot` looks for less than a microsecond.
+//! A lock of the store is held for a copy, and occasionally for a page fault. A waiter does better to spin
+//! that long than to sleep: the sleep and the wake-up across CPUs cost 20 to 50 us. `parking_lot` spins for
+//! less than a microsecond.
 
 use std::hint::spin_loop;
 
-/// How often a lock is looked at before a thread sleeps; 4 to 9 us in all.
+/// Attempts before a thread sleeps; 4 to 9 us in all.
 const LOOKS: usize = 50;
-/// Pauses of the processor between two looks.
+/// Processor pauses between two attempts.
 const PAUSES: usize = 4;
 
-/// What `look` gives, tried for a while, or else what `wait` gives.
+/// Returns the result of `look`, tried for a while, or else that of `wait`.
 #[inline]
 pub(crate) fn patiently<G>(look: impl Fn() -> Option<G>, wait: impl FnOnce() -> G) -> G {
     match look() {

@@ -1,4 +1,4 @@
-//! Making a store, and opening one: what is it, is it whole, what does the log hold that the base lacks.
+//! Creating a store, and opening one: identification, check, and replay of the log over the base.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ use nacre_env::twice;
 
 const LOCK_NAME: &str = "lock";
 const SUPERBLOCK_NEW_NAME: &str = "superblock.new";
-/// Where a repair makes the base anew.
+/// Directory in which a repair rebuilds the base.
 const BASE_NEW_NAME: &str = "base.new";
 
 fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> MetaError {
@@ -37,7 +37,7 @@ fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> MetaErro
     }
 }
 
-/// Opens or makes the store. The returned file holds the lock that keeps other processes away.
+/// Opens or creates the store. The returned file holds the lock that keeps other processes out.
 pub(crate) fn open(dir: &Path, options: MetaStoreOptions) -> Result<(Engine, Option<Exclusive>)> {
     options.check()?;
     if options.read_only {
@@ -60,7 +60,7 @@ pub(crate) fn open(dir: &Path, options: MetaStoreOptions) -> Result<(Engine, Opt
     let superblock = read_superblock(dir)?;
     let options = options.with_segment(superblock.value.wal_segment_bytes);
     let engine = recover(dir, options, &superblock.value)?;
-    // By now it is known to be that of the store.
+    // At this point it is known to belong to the store.
     if let Err(error) = twice::restore(dir, SUPERBLOCK_NAME, &superblock) {
         log::warn!("cannot write the copy of the superblock in {}: {error}", dir.display());
     }
@@ -81,8 +81,8 @@ fn read_superblock(dir: &Path) -> Result<twice::Found<Superblock>> {
     found.ok_or_else(|| MetaError::Missing { dir: dir.to_owned() })
 }
 
-/// Opens a store without changing anything on disk: what the log holds beyond the base stays in memory. Goes on behind damage that does not
-/// keep everything from being read; a check names it.
+/// Opens a store without changing anything on disk: transactions of the log that the base lacks stay in
+/// memory. Continues after damage that leaves other data readable; a check reports it.
 fn look(dir: &Path, options: MetaStoreOptions) -> Result<(Engine, Option<Exclusive>)> {
     let lock_path = dir.join(LOCK_NAME);
     let lock = match File::open(&lock_path) {
@@ -144,8 +144,8 @@ fn look(dir: &Path, options: MetaStoreOptions) -> Result<(Engine, Option<Exclusi
     Ok((engine, lock))
 }
 
-/// Makes the base anew from its entries, if nothing of it is damaged but pages that say where others are. The store must be one that
-/// [`look`] could open, and nobody may use it.
+/// Rebuilds the base from its entries, if no damage goes beyond the pages that locate others. [`look`] must
+/// be able to open the store, and no other process may use it.
 ///
 /// # Durability
 /// Durable on return; a crash leaves the old base or the new one.
@@ -174,7 +174,7 @@ fn read_up_to(path: &Path, max: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Refuses a directory with files that no unfinished creation of a store leaves behind.
+/// Refuses a directory with files other than the remains of an unfinished creation.
 fn check_only_ours(dir: &Path) -> Result<()> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -200,7 +200,8 @@ fn take_lock(dir: &Path) -> Result<Exclusive> {
     lock.ok_or_else(|| MetaError::InUse { dir: dir.to_owned() })
 }
 
-/// Makes everything, the superblock last: without it a directory is an unfinished creation, begun anew next time.
+/// Creates all files, the superblock last: a directory without it is an unfinished creation, restarted next
+/// time.
 fn create(dir: &Path, options: &MetaStoreOptions) -> Result<()> {
     let base = dir.join(BASE_NAME);
     if base.exists() {
@@ -285,7 +286,7 @@ fn recover(dir: &Path, options: MetaStoreOptions, superblock: &Superblock) -> Re
     if recovered.is_pending {
         engine.overlay.set_frozen(maps);
         engine.set_pending(recovered.last_transno);
-        // A full disk is no reason not to open: reads work, and space can be won back.
+        // A full disk does not prevent opening: reads work, and space can be freed.
         engine.attempt_pending();
         engine.log.latch().check()?;
     } else {
@@ -294,10 +295,11 @@ fn recover(dir: &Path, options: MetaStoreOptions, superblock: &Superblock) -> Re
     Ok(engine)
 }
 
-/// Collects what the segments hold beyond `base_transno`.
+/// Collects the transactions in the segments beyond `base_transno`.
 ///
 /// # Errors
-/// [`MetaError::Corrupt`] if something that had been durable is missing. What had not been is dropped silently.
+/// [`MetaError::Corrupt`] if durable transactions are missing. Those that were not durable are dropped
+/// without an error.
 pub(crate) fn replay(
     segments: &[&[u8]; SEGMENTS],
     paths: &[PathBuf; SEGMENTS],
@@ -307,7 +309,7 @@ pub(crate) fn replay(
     replay_noting(segments, paths, uuid, base_transno, &mut Err)
 }
 
-/// As [`replay`], but goes on with what is there if `note` takes the error.
+/// Replays as [`replay`] does, but continues with the valid records if `note` accepts the error.
 fn replay_noting(
     segments: &[&[u8]; SEGMENTS],
     paths: &[PathBuf; SEGMENTS],
@@ -343,7 +345,7 @@ fn replay_noting(
             if header.durable_transno > recovered.last_transno {
                 damaged("log records missing before this segment", slot, 0)?;
             }
-            // A power cut took the end of the older segment, so what followed never was durable.
+            // A power cut lost the end of the older segment, so the records that followed were never durable.
             continue;
         }
         let mut records = Records::new(segments[slot], &header);

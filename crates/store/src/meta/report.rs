@@ -11,19 +11,19 @@ pub struct MetaStoreStats {
     pub wal_bytes: u64,
     /// Flushes of the log to stable storage.
     pub syncs: u64,
-    /// Moves of recent changes to the base that succeeded.
+    /// Checkpoints that succeeded.
     pub checkpoints: u64,
-    /// Such moves that failed and were or will be tried again.
+    /// Checkpoints that failed and were or will be retried.
     pub checkpoint_failures: u64,
-    /// Times a commit had to wait because both halves of the memory or the log were full.
+    /// Times that a commit had to wait because both halves of the memory or the log were full.
     pub stalls: u64,
-    /// Bytes of recent changes in memory now.
+    /// Bytes of recent changes in memory at this moment.
     pub overlay_bytes: u64,
-    /// Entries in the base now (without recent changes).
+    /// Entries in the base at this moment (without recent changes).
     pub base_entries: u64,
-    /// Bytes the base occupies in its file now, free pages included.
+    /// Bytes that the base occupies in its file at this moment, free pages included.
     pub base_bytes: u64,
-    /// Bytes of that in free pages, which new entries will use.
+    /// Bytes of these in free pages, which new entries will use.
     pub base_free_bytes: u64,
     /// Batches replayed from the log when the store was opened.
     pub replayed: u64,
@@ -31,13 +31,14 @@ pub struct MetaStoreStats {
     pub last_transno: TransNo,
     /// Newest durable transaction.
     pub last_committed: TransNo,
-    /// Whether the disk is full: the space set aside has been given up, and only batches that free space are accepted.
+    /// Whether the disk is full: the reserve has been released, and only batches that free space are
+    /// accepted.
     pub is_full: bool,
     /// Whether the store has failed and accepts no changes.
     pub has_failed: bool,
 }
 
-/// What [`MetaStore::verify`](super::MetaStore::verify) found.
+/// Result of [`MetaStore::verify`](super::MetaStore::verify).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// Entries read in the base.
@@ -50,7 +51,7 @@ pub struct VerifyReport {
     pub wal_records: u64,
     /// Damage found, the first [`VerifyReport::PROBLEMS_MAX`] of it.
     pub problems: Vec<VerifyProblem>,
-    /// All damage found, also that beyond `problems`.
+    /// Number of all problems found, also those beyond `problems`.
     pub problem_count: u64,
 }
 
@@ -68,7 +69,8 @@ impl VerifyReport {
         }
     }
 
-    /// Whether no entry is lost or damaged, as far as problems were kept: the base can be made anew from what it says.
+    /// Whether no entry is lost or damaged, as far as problems were kept: the base can be rebuilt from its
+    /// entries.
     pub fn keeps_entries(&self) -> bool {
         let is_harmless = |problem: &VerifyProblem| {
             matches!(
@@ -89,15 +91,15 @@ impl VerifyReport {
     }
 }
 
-/// One damaged place.
+/// A damaged place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyProblem {
     /// An entry of the base whose checksum does not match.
     #[error("entry of table {table} with key {} does not match its checksum", Hex(key))]
     Entry {
-        /// Table number.
+        /// Number of the table.
         table: u8,
-        /// The key.
+        /// Key of the entry.
         key: Vec<u8>,
     },
     /// A log record that does not match its checksum.
@@ -108,37 +110,38 @@ pub enum VerifyProblem {
         /// Byte offset in the file.
         offset: u64,
     },
-    /// A page of the base that contradicts itself, or others.
+    /// A page of the base that is inconsistent, alone or with others.
     #[error("page {page} of the base: {what}")]
     Page {
-        /// Its number.
+        /// Page number.
         page: u64,
-        /// What is wrong.
+        /// Description of the damage.
         what: &'static str,
     },
-    /// A page of the base that says where others are, of which what others say is enough: a meta page, or one of the list of free pages.
+    /// A page of the base that locates others and can be derived from them: a meta page, or one of the free
+    /// list.
     #[error("page {page} of the base: {what}; no entry is concerned")]
     Bookkeeping {
         /// Number of the page.
         page: u64,
-        /// What is wrong.
+        /// Description of the damage.
         what: &'static str,
     },
     /// Pages of the base that are neither in use nor free.
     #[error("{count} pages of the base, from page {first} on, are neither in use nor free")]
     LostPages {
-        /// The first one.
+        /// Number of the first page.
         first: u64,
-        /// How many.
+        /// Number of pages.
         count: u64,
     },
     /// One of the two copies of a file.
     #[error("{} is damaged, its other copy is not", path.display())]
     Copy {
-        /// The damaged one.
+        /// Path of the damaged copy.
         path: std::path::PathBuf,
     },
-    /// Anything else that keeps a file of the store from being used.
+    /// Any other reason that keeps a file of the store from being used.
     #[error("{0}")]
     File(String),
 }

@@ -1,4 +1,5 @@
-//! Disk space set aside, given up when the disk is full so that a checkpoint, and with it deletes, can still succeed.
+//! Reserved disk space, released when the disk is full so that a checkpoint, and with it deletes, can still
+//! succeed.
 
 use nacre_env::clock::Instant;
 use std::fs::{self, OpenOptions};
@@ -13,13 +14,13 @@ use nacre_env::sync::Mutex;
 /// File name inside the store's directory.
 pub(crate) const RESERVE_NAME: &str = "reserve";
 
-/// Least time between two looks whether others have freed space, made on behalf of refused commits.
+/// Least time between two checks whether others have freed space, made on behalf of refused commits.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The reserve of one store, and with it the decision whether the disk counts as full.
 ///
-/// Space is won back in two ways: others free some, and the file is allocated again; or deletes free pages inside the base,
-/// whose file never shrinks, and those pages serve as the reserve.
+/// Space is regained in two ways: others free some, and the file is allocated again; or deletes free pages
+/// inside the base, whose file never shrinks, and those pages serve as the reserve.
 pub(crate) struct Reserve {
     path: PathBuf,
     is_full: AtomicBool,
@@ -29,13 +30,13 @@ pub(crate) struct Reserve {
 struct State {
     bytes: u64,
     is_held: bool,
-    /// The log says that the disk is full.
+    /// A log message has reported that the disk is full.
     has_told: bool,
     looked_at: Instant,
 }
 
 impl Reserve {
-    /// Takes the reserve if the disk has room for it; `free_inside` as for [`Reserve::update`].
+    /// Allocates the reserve if the disk has space for it; `free_inside` as for [`Reserve::update`].
     pub(crate) fn open(dir: &Path, bytes: u64, free_inside: u64) -> Self {
         let state = Mutex::new(State { bytes, is_held: false, has_told: false, looked_at: Instant::now() });
         let reserve = Reserve { path: dir.join(RESERVE_NAME), is_full: AtomicBool::new(false), state };
@@ -48,13 +49,14 @@ impl Reserve {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// Bytes that free pages of the base have to stand in for, as the disk had no room for the reserve.
+    /// Returns the bytes that free pages of the base have to provide, as the disk had no space for the
+    /// reserve.
     pub(crate) fn missing(&self) -> u64 {
         let state = self.state.lock();
         if state.is_held { 0 } else { state.bytes }
     }
 
-    /// The disk is full: gives the space to the checkpoint that needs it.
+    /// Releases the space, on a full disk, to the checkpoint that needs it.
     pub(crate) fn release(&self) {
         let mut state = self.state.lock();
         if !self.is_full.swap(true, Ordering::Relaxed) {
@@ -75,7 +77,7 @@ impl Reserve {
         }
     }
 
-    /// Decides anew, knowing how many bytes of free pages the base has. Called after each checkpoint.
+    /// Decides again, given the bytes of free pages in the base. Called after each checkpoint.
     pub(crate) fn update(&self, free_inside: u64) {
         let mut state = self.state.lock();
         state.looked_at = Instant::now();
@@ -101,7 +103,8 @@ impl Reserve {
         }
     }
 
-    /// Makes it larger, for more that may have to move to the base. False if the disk has no room for it: it is as it was then.
+    /// Enlarges the reserve, for more changes that may have to move to the base. False if the disk has no
+    /// space for it: the reserve keeps its size.
     pub(crate) fn grow(&self, bytes: u64) -> bool {
         let mut state = self.state.lock();
         if bytes <= state.bytes {
@@ -119,12 +122,12 @@ impl Reserve {
         true
     }
 
-    /// Twice the space must be there to begin with, so that full and not full do not alternate.
+    /// Twice the space must be free at first, so that the state does not alternate between full and not full.
     fn take(&self, bytes: u64) -> io::Result<()> {
         self.allocate(bytes * 2).and_then(|()| self.allocate(bytes))
     }
 
-    /// Whether it is time to look again on behalf of a refused commit.
+    /// Whether another check on behalf of a refused commit is due.
     pub(crate) fn is_look_due(&self) -> bool {
         self.state.lock().looked_at.elapsed() >= RETRY_INTERVAL
     }

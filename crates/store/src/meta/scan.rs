@@ -1,7 +1,8 @@
-//! Ordered reading of a range over overlay and base together.
+//! Ordered reading of a range over overlay and base.
 //!
-//! Works in chunks: copy the next entries of the overlay under the shards' locks, then read the base, in that order,
-//! because what leaves the overlay is in the base before. No lock is held while the caller's function runs.
+//! Works in chunks: copy the next entries of the overlay under the shards' locks, then read the base, in that
+//! order, because entries are in the base before they leave the overlay. No lock is held while the caller's
+//! function runs.
 
 use std::ops::{Bound, ControlFlow, Range};
 
@@ -11,13 +12,13 @@ use super::error::Result;
 use super::map::Map;
 use super::overlay::{SHARD_PREFIX_LEN, SHARDS, shard_of};
 
-/// Overlay entries copied per map and chunk. What was copied and is not visited any more was copied in vain, and each chunk begins
+/// Overlay entries copied per map and chunk. Copies that are not visited are wasted, and each chunk begins
 /// with two searches: a page of a directory of names has about a thousand.
 const CHUNK_ENTRIES: usize = 256;
 /// Overlay bytes copied per map and chunk.
 const CHUNK_BYTES_MAX: usize = 256 << 10;
 
-/// Receives the keys (without table byte) and values that a scan finds, and says whether to go on.
+/// Receives the keys (without table byte) and values that a scan finds, and decides whether to continue.
 pub type Visitor<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// Copied overlay entries in key order, complete up to `last`.
@@ -27,7 +28,7 @@ struct Chunk {
     entries: Vec<Copied>,
     /// Key up to which every overlay entry is here; `None` means up to the end of the range.
     last: Option<Vec<u8>>,
-    /// How many maps they came from.
+    /// Number of maps that the entries came from.
     maps: usize,
 }
 
@@ -71,7 +72,8 @@ impl Chunk {
         }
     }
 
-    /// Sorts what came from several maps, and drops hidden entries and those beyond `last`. What came from one is in order and ends there.
+    /// Sorts entries from several maps, and drops hidden entries and those beyond `last`. Entries from one
+    /// map are in order and end there.
     fn finish(&mut self) {
         if self.maps < 2 {
             return;

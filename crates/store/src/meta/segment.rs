@@ -1,12 +1,15 @@
-//! One segment file of the log: allocated once, reused for ever. Its length is fixed. At first only a part of it is filled, and what lies
-//! behind that is a hole; the part grows with use ([`Segment::fill`]), and records go to it alone.
+//! One segment file of the log: allocated once, reused for ever. Its length is fixed. At first only a part of
+//! it is filled, followed by a hole; the part grows with use ([`Segment::fill`]), and records are written to
+//! it alone.
 //!
-//! A record is given to the kernel and so outlives the process; [`Segment::persist`] makes it durable. There are three ways, and the log
-//! chooses ([`super::log`]); costs: decision 0001. A mapping and transfers around the page cache are used only where the file system overwrites in place:
-//! there all blocks of the part were written before, so that neither can find no space, which for a mapping would be a SIGBUS. A
-//! copy-on-write file system may be full at any write, and `pwrite` can say so.
+//! A record is handed to the kernel and so outlives the process; [`Segment::persist`] makes it durable. There
+//! are three ways to write, and the log chooses ([`super::log`]); costs: decision 0001. A mapping and
+//! transfers around the page cache are used only where the file system overwrites in place: there all blocks
+//! of the part were written before, so neither can run out of space, which for a mapping would be a SIGBUS. A
+//! copy-on-write file system may be full at any write, and `pwrite` can report that.
 //!
-//! All ways reach the same file through the same kernel, which keeps page cache and device the same; the log writes by one at a time.
+//! All ways reach the same file through the same kernel, which keeps page cache and device coherent; the log
+//! uses one at a time.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -23,26 +26,27 @@ use super::error::{MetaError, Result};
 #[cfg(test)]
 use super::witness::{SegmentWitness, Way};
 
-/// Name of segment file `slot`.
+/// Returns the name of segment file `slot`.
 pub(crate) fn segment_path(dir: &Path, slot: usize) -> PathBuf {
     dir.join(format!("wal.{slot}"))
 }
 
-/// What is written by calls begins and ends at multiples of this: pages that a record shares with the one before are written again.
-/// So the page cache never has to fetch a page that it lacks.
+/// Writes by system call begin and end at multiples of this: pages that a record shares with the previous one
+/// are written again. So the page cache never has to fetch a page that it lacks.
 pub(crate) const PAGE: usize = 4096;
 
-/// Bytes of a segment that are filled when it is made: a transaction fits into them.
+/// Bytes of a segment that are filled when it is created: a transaction fits into them.
 pub(crate) const FIRST_PART: usize = 4 << 20;
 
-/// What is durable leaves the mapping in pieces of so many bytes, so that a log takes memory for its end alone; the page cache keeps them.
+/// Size of the pieces in which durable records leave the mapping, so that a log takes memory for its end
+/// alone; the page cache keeps them.
 const FORGOTTEN_PIECE: usize = 4 << 20;
 
 /// An open segment file.
 pub(crate) struct Segment {
     path: PathBuf,
     file: File,
-    /// The same file around the page cache.
+    /// The same file opened for direct I/O.
     direct: Option<File>,
     len: usize,
     mapping: Option<Mapping>,
@@ -64,7 +68,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn new(file: &File, len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address the kernel chooses aliases nothing of ours.
+        // SAFETY: a fresh mapping at an address chosen by the kernel aliases no other memory.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }?;
         let base = NonNull::new(base.cast()).expect("mmap without a fixed address never returns page 0");
         Ok(Mapping { base, len })
@@ -73,9 +77,10 @@ impl Mapping {
     /// Copies `bytes` to `offset`.
     ///
     /// # Safety
-    /// The range is inside the mapping and nobody else writes to it meanwhile.
+    /// The range is inside the mapping and no other thread writes to it during the call.
     unsafe fn copy_in(&self, offset: usize, bytes: &[u8]) {
-        // SAFETY: the caller promises the range and exclusion, the mapping is writable, and nothing borrows from it.
+        // SAFETY: the caller promises the range and exclusion, the mapping is writable, and nothing borrows
+        // from it.
         unsafe { self.base.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 }
@@ -88,18 +93,19 @@ impl Drop for Mapping {
     }
 }
 
-/// Whether the file system holding `file` overwrites written blocks in place, so that a mapped store cannot fail for space.
+/// Whether the file system of `file` overwrites blocks in place, so that a store to a mapping cannot fail for
+/// space.
 fn overwrites_in_place(file: &File) -> bool {
-    // From statfs(2): ext2/3/4, XFS (files made here share no blocks), tmpfs.
+    // From statfs(2): ext2/3/4, XFS (the store's files share no blocks), tmpfs.
     const IN_PLACE: [u64; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
     rustix::fs::fstatfs(file).is_ok_and(|fs| IN_PLACE.contains(&(fs.f_type as u64)))
 }
 
-/// The file for transfers around the page cache, if its file system takes them by [`PAGE`].
+/// Opens the file for direct I/O, if its file system supports it at the granularity of [`PAGE`].
 fn open_direct(path: &Path) -> Option<File> {
     let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).ok()?;
     let stat = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
-    // Kernels before 6.1 do not tell, and a page satisfies nearly all.
+    // Kernels before 6.1 do not report the alignment, and a page satisfies nearly all.
     let tells = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
     let fits = |align: u32| (1..=PAGE as u32).contains(&align);
     (!tells || fits(stat.stx_dio_offset_align) && fits(stat.stx_dio_mem_align)).then_some(file)
@@ -115,8 +121,8 @@ fn write_zeros(file: &File, range: Range<usize>) -> io::Result<()> {
 }
 
 impl Segment {
-    /// Makes the file of `len` bytes, fills the first part of it, which begins with `header`, and makes it durable (but not its directory
-    /// entry).
+    /// Creates the file of `len` bytes, fills its first part, which begins with `header`, and makes it
+    /// durable (but not its directory entry).
     pub(crate) fn create(path: &Path, len: usize, header: &[u8]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         write_zeros(&file, 0..FIRST_PART.min(len))?;
@@ -125,7 +131,8 @@ impl Segment {
         file.sync_all()
     }
 
-    /// Opens an existing file, which must have exactly `len` bytes; `mapped` overrides the choice of how to write.
+    /// Opens an existing file, which must have exactly `len` bytes; `mapped` overrides the choice of how to
+    /// write.
     pub(crate) fn open(path: &Path, len: usize, mapped: Option<bool>) -> Result<Self> {
         let io = |action| move |source| MetaError::Io { action, path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(io("open"))?;
@@ -154,14 +161,14 @@ impl Segment {
         self.len
     }
 
-    /// Bytes at the beginning that have no hole in them.
+    /// Returns the number of bytes at the beginning without a hole.
     pub(crate) fn filled(&self) -> usize {
-        // A file system that does not tell of holes has none for us.
+        // A file system that does not report holes is treated as having none.
         let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(0)).unwrap_or(self.len as u64);
         hole.min(self.len as u64) as usize / PAGE * PAGE
     }
 
-    /// Fills a range that holds no record, durably. Records may be written before it meanwhile.
+    /// Fills a range that holds no record, durably. Records may be written before the range meanwhile.
     ///
     /// # Errors
     /// Those of writing; part of the range may be filled then.
@@ -169,7 +176,7 @@ impl Segment {
         self.check(range.start, range.len());
         write_zeros(&self.file, range.clone())?;
         self.file.sync_all()?;
-        // In single pages, see `load`.
+        // As single pages, see `load`.
         let (at, len) = (range.start as u64, std::num::NonZeroU64::new(range.len() as u64));
         let _ = rustix::fs::fadvise(&self.file, at, len, Advice::DontNeed);
         let mut bytes = vec![0; range.len()];
@@ -180,11 +187,11 @@ impl Segment {
         &self.path
     }
 
-    /// Copies `parts` one after the other into the mapping, from `offset` on: no system call, but a flush makes each page fault again. False if
-    /// there is no mapping.
+    /// Copies `parts` one after the other into the mapping, from `offset` on: no system call, but a flush
+    /// makes each page fault again. Returns false if there is no mapping.
     ///
     /// # Safety
-    /// Nobody else writes to the range meanwhile.
+    /// No other thread writes to the range during the call.
     ///
     /// # Panics
     /// If the range is not inside the segment.
@@ -212,7 +219,7 @@ impl Segment {
         match rustix::io::pwritev(&self.file, &slices, offset as u64) {
             Ok(written) if written == total => {}
             Err(errno) if errno != Errno::INTR => return Err(errno.into()),
-            // Cut short, which regular files hardly do: write it all again in plain steps.
+            // A short write, which is rare on regular files: write everything again in plain steps.
             _ => {
                 self.file.write_all_at(parts[0], offset as u64)?;
                 self.file.write_all_at(parts[1], (offset + parts[0].len()) as u64)?;
@@ -223,10 +230,11 @@ impl Segment {
         Ok(())
     }
 
-    /// Writes whole pages around the page cache: the device has them afterwards, and a flush nothing left to write. False if that is not possible here, or was not done in one piece.
+    /// Writes whole pages around the page cache: afterwards the device has them, and a flush has nothing left
+    /// to write. Returns false if direct I/O is not possible here, or the write was short.
     ///
     /// # Errors
-    /// What the device says.
+    /// Those of the device.
     ///
     /// # Panics
     /// If the range is not inside the segment.
@@ -236,7 +244,7 @@ impl Segment {
         match rustix::io::pwrite(direct, pages, offset as u64) {
             Ok(written) if written == pages.len() => {}
             Err(errno @ (Errno::IO | Errno::NOSPC | Errno::DQUOT)) => return Err(errno.into()),
-            // Such as an alignment that the file system did not tell of. It is only a faster way.
+            // For example an alignment that the file system did not report. Direct I/O is only a faster way.
             Ok(_) | Err(_) => return Ok(false),
         }
         #[cfg(test)]
@@ -253,18 +261,19 @@ impl Segment {
         self.witness.iter().for_each(|witness| witness.wrote(way, offset, parts));
     }
 
-    /// Reads what was written at `offset`.
+    /// Reads the bytes at `offset`.
     pub(crate) fn read_at(&self, offset: usize, bytes: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(bytes, offset as u64)
     }
 
     /// Reads the whole segment, so that the page cache has it in single pages afterwards.
     ///
-    /// In the order in which it was made, or read ahead, it may be there in pieces of 1 MiB: a record that is copied into a mapping then makes all
-    /// of a piece dirty (1 MiB written for a flush of 4 KiB), and a call looks at each block of it (24 us for 4 KiB instead of 10).
+    /// Pages from the creation of the file or from read-ahead may be in folios of 1 MiB: a record copied into
+    /// a mapping then dirties a whole folio (1 MiB written for a flush of 4 KiB), and a call examines each of
+    /// its blocks (24 us for 4 KiB instead of 10).
     pub(crate) fn load(&self) -> Result<Vec<u8>> {
         let advise = |advice| rustix::fs::fadvise(&self.file, 0, None, advice);
-        // Wishes: what is dirty stays as it is.
+        // Advice only: dirty pages stay as they are.
         let _ = advise(Advice::DontNeed).and_then(|()| advise(Advice::Random));
         self.read()
     }
@@ -277,13 +286,15 @@ impl Segment {
         Ok(bytes)
     }
 
-    /// Takes durable records out of the mapping, whose pages count as memory of this process: those of the pieces that end between two places.
+    /// Drops durable records from the mapping, whose pages count as memory of this process: those of the
+    /// pieces that end between two offsets.
     pub(crate) fn forget(&self, durable: Range<usize>) {
         let Some(mapping) = &self.mapping else { return };
         let start = durable.start / FORGOTTEN_PIECE * FORGOTTEN_PIECE;
         let end = durable.end.min(mapping.len) / FORGOTTEN_PIECE * FORGOTTEN_PIECE;
         if start < end {
-            // SAFETY: the range is in the mapping, which is shared: what it holds stays in the file, and is mapped again when it is touched.
+            // SAFETY: the range is in the mapping, which is shared: its content stays in the file, and is
+            // mapped again on the next access.
             let _ = unsafe {
                 let start_of_piece = mapping.base.as_ptr().add(start).cast();
                 rustix::mm::madvise(start_of_piece, end - start, rustix::mm::Advice::LinuxDontNeed)

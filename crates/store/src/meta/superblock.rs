@@ -1,23 +1,24 @@
-//! The small file that says what a directory is. Specified in `docs/formats/metadata-store.md`.
+//! The small file that identifies a directory as a store. Specified in `docs/formats/metadata-store.md`.
 
 use std::path::Path;
 
 use super::error::{MetaError, Result};
 use super::wal::{FORMAT_VERSION, crc32c};
 
-/// File name inside the store's directory.
+/// Name of the file inside the store's directory.
 pub(crate) const SUPERBLOCK_NAME: &str = "superblock";
-/// Length of the file. All versions keep magic, checksum and version where they are, within these bytes.
+/// Length of the file in bytes. All versions keep magic, checksum and version in the same places, within
+/// these bytes.
 pub(crate) const SUPERBLOCK_LEN: usize = 64;
 
 const MAGIC: [u8; 8] = *b"NACREKV\0";
 
-/// Facts fixed when a store is made.
+/// Facts fixed when a store is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     /// Identity of the store, random.
     pub(crate) uuid: [u8; 16],
-    /// Length of each segment file.
+    /// Length of each segment file in bytes.
     pub(crate) wal_segment_bytes: u64,
 }
 
@@ -34,7 +35,8 @@ impl Superblock {
     }
 
     /// # Errors
-    /// [`MetaError::Foreign`], [`MetaError::Corrupt`], [`MetaError::TooNew`], [`MetaError::TooOld`]; `path` is for their text.
+    /// [`MetaError::Foreign`], [`MetaError::Corrupt`], [`MetaError::TooNew`], [`MetaError::TooOld`]; `path`
+    /// is for their text.
     pub(crate) fn decode(bytes: &[u8], path: &Path) -> Result<Self> {
         let foreign = || MetaError::Foreign { path: path.to_owned() };
         let mut copy: [u8; SUPERBLOCK_LEN] = *bytes.first_chunk().ok_or_else(foreign)?;

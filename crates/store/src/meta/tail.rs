@@ -1,15 +1,16 @@
-//! Records as whole pages: what the log writes by calls.
+//! Records as whole pages: the form in which the log writes by system calls.
 //!
-//! A record begins where the one before ended, in the middle of a page. That page is written again with it, from a copy of its beginning,
-//! and the rest of its last page as zeros. So transfers can go around the page cache, and those that do not need nothing that it lacks. The
-//! bytes of earlier records stay the same, so a write that is torn between sectors does them no harm.
+//! A record begins where the previous one ended, in the middle of a page. That page is written again with it,
+//! from a copy of its beginning, and the rest of the last page as zeros. So transfers can bypass the page
+//! cache, and those through the cache never have to fetch a page. The bytes of earlier records stay the same,
+//! so a torn write leaves them intact.
 
 use std::io;
 
 use super::segment::{PAGE, Segment};
 use crate::aligned::AlignedBuffer;
 
-/// Records up to this are written as pages.
+/// Longest record in bytes that is written as pages.
 pub(crate) const LONGEST: usize = 64 << 10;
 
 /// The page in which the last record ended.
@@ -17,17 +18,18 @@ pub(crate) const LONGEST: usize = 64 << 10;
 pub(crate) struct Tail {
     /// One page, and the longest record with the page in which it ends.
     memory: Option<AlignedBuffer>,
-    /// Where the page is in the segment whose beginning is at the beginning of the memory; none if that is not known.
+    /// Offset in the segment of the page at the beginning of the memory; none if unknown.
     page: Option<usize>,
 }
 
 impl Tail {
-    /// Something else was written.
+    /// Forgets the page: another write has changed it.
     pub(crate) fn forget(&mut self) {
         self.page = None;
     }
 
-    /// Writes a record of up to [`LONGEST`] bytes at `offset`, where the last one ended: around the page cache if that `is_direct` and can be.
+    /// Writes a record of up to [`LONGEST`] bytes at `offset`, where the last one ended: around the page
+    /// cache if `is_direct` is set and the segment supports it.
     ///
     /// # Errors
     /// Parts of it may have been written.

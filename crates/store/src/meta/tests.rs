@@ -1,4 +1,4 @@
-//! Tests of the metadata store: against a model, through crashes, on full disks, and of its bytes.
+//! Tests of the metadata store: against a model, through crashes, on full disks, and of its format.
 
 mod crash;
 mod damage;
@@ -15,10 +15,10 @@ use std::ops::{Bound, ControlFlow};
 
 use super::{Batch, MetaStore, MetaStoreOptions, Table};
 
-/// What a store should hold: (table, key) to value.
+/// Expected content of a store: (table, key) to value.
 type Model = BTreeMap<(u8, Vec<u8>), Vec<u8>>;
 
-/// Random bytes.
+/// Returns random bytes.
 fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
     std::iter::repeat_with(|| rng.u8(..)).take(len).collect()
 }
@@ -49,7 +49,7 @@ fn contents(store: &MetaStore) -> Model {
     found
 }
 
-/// A key from a small space, so that keys are often hit again; about half begin with one of four "FIDs".
+/// Returns a key from a small space, so that keys recur often; about half begin with one of four "FIDs".
 fn random_key(rng: &mut Rng) -> Vec<u8> {
     let mut key = match rng.u64(..4) {
         0 => noise(rng, 1),
@@ -89,12 +89,13 @@ fn random_batch(rng: &mut Rng, batch: &mut Batch, model: &mut Model) {
 fn a_log_that_is_flushed_now_often_and_now_seldom_comes_back_whole() {
     let dir = tempfile::tempdir().expect("a directory");
     let store_dir = dir.path().join("store");
-    // So much that the base stays as it is, which is copied below.
+    // Large enough that the base, which is copied below, does not change.
     let options = MetaStoreOptions { wal_segment_bytes: 8 << 20, overlay_bytes: 16 << 20, ..tiny_options() };
     let store = MetaStore::open(&store_dir, options.clone()).expect("opens");
     let (mut rng, mut batch, mut model) = (Rng::with_seed(11), Batch::new(), Model::new());
     for phase in 0..12u64 {
-        // Records of one phase go by calls, those of the next through the mapping; some share a page.
+        // Records of one phase are written by calls, those of the next through the mapping; some share a
+        // page.
         let (records, is_flushed) = if phase % 2 == 0 { (40, true) } else { (1 + rng.u64(..900), false) };
         for _ in 0..records {
             random_batch(&mut rng, &mut batch, &mut model);
@@ -108,7 +109,7 @@ fn a_log_that_is_flushed_now_often_and_now_seldom_comes_back_whole() {
             }
         }
         assert!(store.verify(&mut |_| {}).expect("verify runs").problems.is_empty());
-        // As after the end of the process without a word.
+        // As after a kill of the process.
         let copy = dir.path().join(format!("copy-{phase}"));
         crash::copy_store(&store_dir, &copy);
         let copied = MetaStore::open(&copy, options.clone()).expect("opens");

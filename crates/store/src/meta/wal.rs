@@ -1,7 +1,9 @@
-//! Bytes of the write-ahead log: segment header and record. Pure encoding; specified in `docs/formats/metadata-store.md`.
+//! Bytes of the write-ahead log: segment header and record. Pure encoding; specified in
+//! `docs/formats/metadata-store.md`.
 //!
-//! Each checksum of a header is mixed with a salt made of the store's uuid and the segment's sequence number, so that
-//! bytes of an earlier use of the segment, of another store, or inside a user's value are never taken for a record.
+//! Each checksum of a header is mixed with a salt made of the store's uuid and the segment's sequence number,
+//! so that bytes of an earlier use of the segment, of another store, or inside a user's value are never taken
+//! for a record.
 
 use super::batch::Ops;
 
@@ -19,12 +21,12 @@ pub(crate) const RECORD_ALIGN: usize = 8;
 const SEGMENT_MAGIC: [u8; 8] = *b"NACREWAL";
 const RECORD_MAGIC: [u8; 4] = *b"NREC";
 
-/// CRC-32C (Castagnoli).
+/// Returns the CRC-32C (Castagnoli).
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// Bytes a record with this body occupies in the log, padding included.
+/// Returns the bytes that a record with this body occupies in the log, padding included.
 pub(crate) const fn record_len(body_len: usize) -> usize {
     (RECORD_HEADER_LEN + body_len).next_multiple_of(RECORD_ALIGN)
 }
@@ -41,16 +43,16 @@ fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// What a segment says about itself.
+/// Content of a segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     /// Identity of the store.
     pub(crate) uuid: [u8; 16],
-    /// Grows by one with every use of a segment file; tells old bytes from new.
+    /// Grows by one with every use of a segment file; distinguishes old bytes from new ones.
     pub(crate) sequence: u64,
     /// Newest transaction before the first record of this segment.
     pub(crate) base_transno: u64,
-    /// Newest transaction known to be durable when the segment was begun.
+    /// Newest transaction known to be durable at the beginning of the segment.
     pub(crate) durable_transno: u64,
 }
 
@@ -68,7 +70,7 @@ impl SegmentHeader {
         bytes
     }
 
-    /// `None` if the bytes are not a header of this format version.
+    /// Decodes a header; `None` if the bytes are not one of this format version.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut copy: [u8; SEGMENT_HEADER_USED] = *bytes.first_chunk()?;
         let crc = u32_at(&copy, 12);
@@ -86,7 +88,7 @@ impl SegmentHeader {
         })
     }
 
-    /// What the checksums of this segment's records are mixed with.
+    /// Returns the salt that the checksums of this segment's records are mixed with.
     pub(crate) fn salt(&self) -> u32 {
         let mut bytes = [0; 24];
         bytes[..16].copy_from_slice(&self.uuid);
@@ -100,7 +102,8 @@ impl SegmentHeader {
 pub(crate) struct RecordHeader {
     pub(crate) body_len: u32,
     pub(crate) transno: u64,
-    /// Newest transaction known to be durable when the record was written: evidence against a damaged one before it.
+    /// Newest transaction known to be durable when the record was written: evidence that a damaged record
+    /// before it was durable.
     pub(crate) durable_transno: u64,
     /// Low half of the segment's sequence number.
     pub(crate) sequence: u32,
@@ -134,13 +137,13 @@ pub(crate) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Bytes to the next record.
+    /// Returns the offset from here to the next record.
     pub(crate) fn len(&self) -> usize {
         record_len(self.body.len())
     }
 }
 
-/// The record at the start of `bytes`, or `None` if there is no valid one of the segment `sequence`.
+/// Decodes the record at the start of `bytes`; `None` if there is no valid record of the segment `sequence`.
 pub(crate) fn decode_record(bytes: &[u8], sequence: u64, salt: u32) -> Option<Record<'_>> {
     let (header, rest) = bytes.split_first_chunk::<RECORD_HEADER_LEN>()?;
     if header[..4] != RECORD_MAGIC
@@ -172,7 +175,7 @@ pub(crate) struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// All records of `segment` (header page included), which must carry `header`.
+    /// Creates the walk over all records of `segment` (header page included), which must carry `header`.
     pub(crate) fn new(segment: &'a [u8], header: &SegmentHeader) -> Self {
         Records {
             segment,
@@ -183,7 +186,8 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// After the walk ended: whether a later record proves that a transaction newer than `last_transno` had been durable.
+    /// Whether, after the walk has ended, a later record proves that a transaction newer than `last_transno`
+    /// was durable.
     pub(crate) fn proves_loss_after(&self, last_transno: u64) -> bool {
         let mut offset = self.offset;
         while let Some(rest) = self.segment.get(offset..)

@@ -1,7 +1,8 @@
-//! A medium beside the log's files, for tests: it holds what was flushed, and remembers what was written since.
+//! A simulated medium next to the log's files, for tests: it holds flushed bytes, and remembers later writes.
 //!
-//! It is told of a write when the kernel has it, and of a flush when that begins and when it ends. So it knows what a power cut at any of these
-//! moments can leave, which the files themselves do not show.
+//! The log notifies it of a write when the kernel has it, and of the beginning and end of a flush. So it
+//! knows the states that a power cut at any of these moments can leave, which the files themselves do not
+//! show.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use nacre_env::sync::Mutex;
 
 use super::log::SEGMENTS;
 
-/// What is written whole or not at all.
+/// Bytes that are written atomically.
 const SECTOR: usize = 512;
 
-/// How a record gets to the kernel.
+/// Way of a record to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// By a copy into the mapping of the file.
@@ -24,7 +25,7 @@ pub(crate) enum Way {
     Direct,
 }
 
-/// One segment on the medium.
+/// State of one segment on the medium.
 #[derive(Clone, Default)]
 pub(crate) struct Image {
     flushed: Vec<u8>,
@@ -33,8 +34,9 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// What a power cut leaves: each sector is as it was flushed, or as one of the writes since left it. `choose` gets how many versions
-    /// there are of a sector that was written, and gives the number of one.
+    /// Returns a state that a power cut can leave: each sector is as it was flushed, or as one of the later
+    /// writes left it. `choose` receives the number of versions of a written sector, and returns the index of
+    /// one.
     pub(crate) fn after_cut(&self, choose: &mut dyn FnMut(usize) -> usize) -> Vec<u8> {
         let mut versions: Vec<Vec<[u8; SECTOR]>> = vec![Vec::new(); self.flushed.len() / SECTOR];
         for (offset, bytes) in &self.written {
@@ -65,7 +67,7 @@ impl Image {
     }
 }
 
-/// The medium, and how often it was written in which way.
+/// The medium, and counts of the writes by way.
 #[derive(Clone, Default)]
 pub(crate) struct Medium {
     pub(crate) images: [Image; SEGMENTS],
@@ -73,13 +75,13 @@ pub(crate) struct Medium {
 }
 
 impl Medium {
-    /// Writes that went this way.
+    /// Returns the number of writes of this way.
     pub(crate) fn count(&self, way: Way) -> usize {
         self.ways.iter().filter(|other| **other == way).count()
     }
 }
 
-/// Looks at the medium after each write, and before and after each flush.
+/// Called after each write, and before and after each flush.
 type Look = dyn Fn(&Medium) + Send + Sync;
 
 /// See the [module documentation](self).
@@ -88,7 +90,7 @@ pub(crate) struct Witness {
     look: Box<Look>,
 }
 
-/// One segment's view of it.
+/// View of the witness from one segment.
 #[derive(Clone)]
 pub(crate) struct SegmentWitness {
     witness: Arc<Witness>,
@@ -96,7 +98,7 @@ pub(crate) struct SegmentWitness {
 }
 
 thread_local! {
-    /// Who wants to know of the next segments that this thread opens.
+    /// Witnesses of the next segments that this thread opens.
     static NEXT: RefCell<Vec<Arc<Witness>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -105,7 +107,7 @@ impl Witness {
         Arc::new(Witness { medium: Mutex::default(), look: Box::new(look) })
     }
 
-    /// Has `open`, which opens a store on this thread, tell this witness what it does from then on.
+    /// Reports to this witness everything that the store opened by `open` on this thread does from then on.
     pub(crate) fn watch<R>(self: &Arc<Self>, open: impl FnOnce() -> R) -> R {
         NEXT.with(|next| *next.borrow_mut() = vec![self.clone(); SEGMENTS]);
         let opened = open();
@@ -113,7 +115,7 @@ impl Witness {
         opened
     }
 
-    /// What the medium is like now.
+    /// Returns the current state of the medium.
     pub(crate) fn medium(&self) -> Medium {
         self.medium.lock().clone()
     }
@@ -126,7 +128,8 @@ impl Witness {
 }
 
 impl SegmentWitness {
-    /// Of the segment that is being opened, if somebody wants to know. What its file holds counts as flushed.
+    /// Returns the witness of the segment that is being opened, if there is one. The file's content counts as
+    /// flushed.
     pub(crate) fn of_next(path: &std::path::Path) -> Option<SegmentWitness> {
         let witness = NEXT.with(|next| next.borrow_mut().pop())?;
         let slot = (0..SEGMENTS).find(|slot| path.ends_with(format!("wal.{slot}"))).expect("a segment");
@@ -141,7 +144,7 @@ impl SegmentWitness {
         });
     }
 
-    /// Does a flush, which covers what was written before it began.
+    /// Performs a flush, which covers the writes before its beginning.
     pub(crate) fn flushing(&self, flush: impl FnOnce() -> std::io::Result<()>) -> std::io::Result<()> {
         let mut writes = 0;
         self.witness.change(|medium| writes = medium.images[self.slot].written.len());

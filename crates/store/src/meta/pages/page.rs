@@ -1,10 +1,10 @@
-//! One page: offsets and lengths are checked once, when it is parsed.
+//! One page of the base: offsets and lengths are checked once, when it is parsed.
 
 /// Bytes of a page's header.
 pub(super) const HEADER_LEN: usize = 16;
-/// The first pages of a file are meta pages.
+/// Number of meta pages at the beginning of a file.
 pub(super) const META_PAGES: u64 = 2;
-/// Bytes of a meta page that are used.
+/// Used bytes of a meta page.
 pub(super) const META_LEN: usize = HEADER_LEN + 24 + 2 * TREE_LEN + 16;
 
 const TREE_LEN: usize = 48;
@@ -31,22 +31,22 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-/// What is kept of a tree.
+/// The record of a tree in a meta page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tree {
     pub flags: u16,
-    /// Levels; 0 of an empty one.
+    /// Levels; 0 for an empty tree.
     pub depth: u16,
     pub branch: u64,
     pub leaf: u64,
     pub overflow: u64,
     pub entries: u64,
-    /// All ones of an empty one.
+    /// Page number of the root; all ones for an empty tree.
     pub root: u64,
 }
 
 impl Tree {
-    /// From [`TREE_LEN`] bytes.
+    /// Parses [`TREE_LEN`] bytes.
     fn parse(bytes: &[u8]) -> Tree {
         Tree {
             flags: u16_at(bytes, 4),
@@ -63,7 +63,7 @@ impl Tree {
 /// A meta page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Meta {
-    /// Its own number.
+    /// Number of this page.
     pub number: u64,
     pub page_bytes: usize,
     pub free: Tree,
@@ -82,7 +82,7 @@ impl Meta {
             return Err("it is of another version of LMDB");
         }
         let (free, main) = (Tree::parse(&bytes[at + 24..]), Tree::parse(&bytes[at + 24 + TREE_LEN..]));
-        // The first word of the tree of free pages is the size of pages.
+        // The first word of the free list's tree is the page size.
         let page_bytes = u32_at(bytes, at + 24) as usize;
         if !page_bytes.is_power_of_two() || !(512..=65_536).contains(&page_bytes) {
             return Err("it says an impossible size of pages");
@@ -93,7 +93,7 @@ impl Meta {
     }
 }
 
-/// Number of pages of a run of overflow pages, by its first one.
+/// Returns the number of pages of an overflow run, given its first page.
 pub(super) fn overflow_pages(bytes: &[u8], number: u64) -> Result<u64, &'static str> {
     if u64_at(bytes, 0) != number || u16_at(bytes, 10) != FLAG_OVERFLOW {
         return Err("it is not the overflow page that it should be");
@@ -101,27 +101,27 @@ pub(super) fn overflow_pages(bytes: &[u8], number: u64) -> Result<u64, &'static 
     Ok(u64::from(u32_at(bytes, 12)))
 }
 
-/// What a page of a tree is to be.
+/// Expected kind of a tree's page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Branch,
     Leaf,
 }
 
-/// What lies under a key.
+/// Data of a key.
 pub(super) enum Data<'a> {
     Value(&'a [u8]),
     Tree(Tree),
 }
 
-/// Where it lies.
+/// Place of the data.
 pub(super) enum Stored<'a> {
     Here(&'a [u8]),
     Overflow { page: u64, len: usize },
     Tree(Tree),
 }
 
-/// A page of a tree whose nodes lie inside of it.
+/// A page of a tree whose nodes are all inside it.
 pub(super) struct Page<'a> {
     bytes: &'a [u8],
     kind: Kind,
@@ -145,17 +145,17 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Entries; at least one.
+    /// Number of entries; at least one.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Where a node begins.
+    /// Offset of a node.
     fn at(&self, index: usize) -> usize {
         usize::from(u16_at(self.bytes, HEADER_LEN + 2 * index))
     }
 
-    /// Bytes of a node, if it lies at or behind `upper` and inside of the page.
+    /// Returns the bytes of a node if it is at or after `upper` and inside the page.
     fn node_len(&self, index: usize, upper: usize) -> Option<usize> {
         let at = self.at(index);
         if at < upper || !at.is_multiple_of(2) || at + NODE_LEN > self.bytes.len() {
@@ -174,7 +174,7 @@ impl<'a> Page<'a> {
         (is_key && len <= self.bytes.len() - at).then_some(len)
     }
 
-    /// Whether nodes fill the page from its upper bound to its end, none on another.
+    /// Whether nodes fill the page from its upper bound to its end, without overlap.
     pub(super) fn is_filled(&self) -> bool {
         let upper = usize::from(u16_at(self.bytes, 14));
         let mut nodes: Vec<(usize, usize)> = (0..self.len)
@@ -190,13 +190,13 @@ impl<'a> Page<'a> {
         &self.bytes[at + NODE_LEN..][..usize::from(u16_at(self.bytes, at + 6))]
     }
 
-    /// The page that a node of a branch leads to.
+    /// Returns the page that a node of a branch points to.
     pub(super) fn child(&self, index: usize) -> u64 {
         let at = self.at(index);
         u64::from(u32_at(self.bytes, at)) | u64::from(u16_at(self.bytes, at + 4)) << 32
     }
 
-    /// The node of a branch below which a key lies. That of the first one has no key of its own.
+    /// Returns the node of a branch whose subtree covers a key. The first node has no key of its own.
     pub(super) fn child_of(&self, key: &[u8]) -> usize {
         (1..self.len).take_while(|&index| self.key(index) <= key).last().unwrap_or(0)
     }

@@ -1,21 +1,21 @@
-//! The check of every page: its content, and that exactly one tree or list owns it.
+//! Checks every page: its content, and that exactly one tree or list owns it.
 //!
-//! A page belongs to one tree, to one run of overflow pages, or to the list of free ones, and to nothing else: what a flipped bit in a
-//! pointer or in the free list does shows as a page that belongs to two, or to nobody.
+//! A page belongs to one tree, one overflow run, or the free list, and to nothing else: a flipped bit in a
+//! pointer or in the free list shows as a page with two owners or none.
 
 use super::super::report::{VerifyProblem, VerifyReport};
 use super::page::{Kind, META_PAGES, Page, Stored, Tree};
 use super::{Damage, Pages, STATE_KEY};
 use crate::meta::base::note_entry;
 
-/// LMDB's flag of trees whose keys are numbers, which that of free pages is.
+/// LMDB's flag of trees with numeric keys, such as the free list.
 const FREE_FLAGS: u16 = 8;
 
 fn flags_damage(tree: &Tree, wanted: u16) -> Option<&'static str> {
     (tree.flags != wanted).then_some("its tree is of another kind than it should be")
 }
 
-/// Keys between which those below a page lie.
+/// Bounds of the keys below a page.
 #[derive(Clone, Copy, Default)]
 struct Span<'a> {
     from: Option<&'a [u8]>,
@@ -28,7 +28,7 @@ impl Span<'_> {
     }
 }
 
-/// What a tree turned out to have.
+/// Pages and entries counted in a tree.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     branch: u64,
@@ -41,7 +41,7 @@ struct Counts {
 struct Owned(Vec<u64>);
 
 impl Owned {
-    /// False if the page is in the set already.
+    /// Adds a page; false if it is in the set already.
     fn add(&mut self, page: u64) -> bool {
         let (word, bit) = ((page / 64) as usize, 1 << (page % 64));
         if word >= self.0.len() {
@@ -57,22 +57,22 @@ impl Owned {
     }
 }
 
-/// Gets the key and data of each entry of a tree.
+/// Receives the key and data of each entry of a tree.
 type Visit<'v> = &'v mut dyn FnMut(&[u8], &[u8]) -> Result<(), &'static str>;
 
 struct Walk<'a> {
     pages: &'a Pages,
     owned: Owned,
     damage: Vec<Damage>,
-    /// Part of the tree was not seen, so counts say nothing.
+    /// Part of the tree was not read, so counts prove nothing.
     is_partial: bool,
-    /// The keys are numbers, in the order of bytes of the machine.
+    /// Keys are numbers, in the byte order of the machine.
     has_numbers: bool,
     counts: Counts,
 }
 
 impl Pages {
-    /// Reads every page in use, and adds what is wrong and what was read to the report.
+    /// Reads every page in use, and adds damage and counts to the report.
     pub(crate) fn verify(&self, report: &mut VerifyReport, progress: &mut dyn FnMut(u64)) {
         self.damage.iter().for_each(|damage| report.add(damage.clone()));
         let mut walk = Walk::new(self);
@@ -111,8 +111,8 @@ impl Pages {
         }
     }
 
-    /// Looks at the free list alone, which LMDB trusts when it writes: whatever it names must not be in use. What is in use is not
-    /// looked at here, but for the tree of the list itself.
+    /// Checks the free list alone, which LMDB trusts when it writes: no page that it names may be in use. Of
+    /// the pages in use, only the tree of the list itself is read.
     pub(crate) fn free_list_damage(&self) -> Option<Damage> {
         if let Some(VerifyProblem::Page { page, what } | VerifyProblem::Bookkeeping { page, what }) =
             self.damage.first()
@@ -133,7 +133,7 @@ impl Pages {
         walk.damage.first().copied()
     }
 
-    /// False if part of the list could not be read.
+    /// Returns false if part of the list could not be read.
     fn verify_free(&self, walk: &mut Walk<'_>) -> bool {
         let (newest, last) = (self.meta.txnid, self.meta.last_page);
         let mut free: Vec<u64> = Vec::new();
@@ -179,7 +179,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Looks at all of a tree; false if something is wrong with it.
+    /// Checks a whole tree; false if it is damaged.
     fn tree(&mut self, tree: &Tree, visit: Visit<'_>) -> bool {
         let before = self.damage.len();
         (self.is_partial, self.counts) = (false, Counts::default());
@@ -203,7 +203,7 @@ impl<'a> Walk<'a> {
         self.damage.push(damage);
     }
 
-    /// Takes a page for the tree that is looked at; false if another has it.
+    /// Assigns a page to the tree that is being checked; false if another one owns it.
     fn own(&mut self, number: u64) -> bool {
         let is_new = self.owned.add(number);
         if !is_new {
@@ -217,7 +217,7 @@ impl<'a> Walk<'a> {
             Ok(bytes) => bytes,
             Err(damage) => return self.damaged(damage),
         };
-        // Whatever it says: it is one that something refers to, once.
+        // Owned whatever its content is: something refers to it, once.
         if !self.own(number) {
             return;
         }
@@ -285,7 +285,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The key in a form that bytes compare in its order.
+/// Returns the key in a form whose byte order is its order.
 fn key_order(key: &[u8], is_number: bool) -> std::borrow::Cow<'_, [u8]> {
     if is_number && key.len() == 8 {
         return key.iter().rev().copied().collect::<Vec<u8>>().into();

@@ -1,7 +1,8 @@
 //! Killed processes and power cuts.
 //!
-//! A power cut is simulated from two copies of the files: one taken when everything was durable (right after a sync), one taken
-//! later. Any mixture of sectors of the log that differ is a state the medium may be in.
+//! A power cut is simulated from two copies of the files: one from a moment when everything was durable
+//! (right after a sync), one from later. Any mixture of sectors of the log that differ is a state the medium
+//! may be in.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -12,12 +13,12 @@ use crate::meta::{Batch, MetaStore, MetaStoreOptions, Table, TransNo};
 use fastrand::Rng;
 
 const CHILD_DIR: &str = "NACRE_STORE_CRASH_TEST_DIR";
-/// Set if the child commits by one thread and syncs each batch, the newest excepted.
+/// Set if the child commits by one thread and syncs each batch except the newest.
 const CHILD_SYNCS: &str = "NACRE_STORE_CRASH_TEST_SYNCS";
 const SECTOR: usize = 512;
 const LOGS: [&str; 2] = ["wal.0", "wal.1"];
 
-/// Not a test of its own: the body of the child that the next test kills. Without the variable it does nothing.
+/// Not a test of its own: body of the child that the next test kills. Without the variable it does nothing.
 #[test]
 fn child_commits_until_killed() {
     let Ok(dir) = std::env::var(CHILD_DIR) else { return };
@@ -60,11 +61,11 @@ fn everything_acknowledged_survives_kill_nine() {
 
 #[test]
 fn what_was_committed_and_not_yet_synced_by_one_who_syncs_alone_survives_kill_nine() {
-    // Most of these records went around the page cache.
+    // Most of these records were written by direct I/O.
     kill_after(&[3, 12, 40, 90], true);
 }
 
-/// Kills the child again and again, each time after so many batches of which it said that they are committed.
+/// Kills the child repeatedly, each time after as many batches as `counts` gives, reported as committed.
 fn kill_after(counts: &[u64], syncs: bool) {
     let dir = tempfile::tempdir().unwrap();
     let mut acked = [None; 2];
@@ -114,7 +115,7 @@ fn check_acknowledged(dir: &Path, acked: &[Option<u64>; 2]) {
             let entry = [&[7; 16][..], &round.to_be_bytes()].concat();
             assert!(store.get(table, &entry, |v| v == Some(&b"entry"[..])).unwrap());
         }
-        // A batch is whole or absent: whatever came after the last line read is consistent too.
+        // A batch is whole or absent: batches after the last line read are consistent too.
         let last = store.get(Table(9 + thread as u8), b"round", |v| v.unwrap().to_vec()).unwrap();
         let last = u64::from_le_bytes(last.try_into().unwrap());
         assert!(last >= acked);
@@ -146,14 +147,14 @@ impl History {
         self.dir.path().join("latest")
     }
 
-    /// Opens `crashed` and checks that it is a prefix of history that lacks nothing durable.
+    /// Opens `crashed` and checks that it is a prefix of the history that lacks no durable transaction.
     fn check(&self, crashed: &Path, what: &str) -> TransNo {
         let store =
             MetaStore::open(crashed, tiny_options()).unwrap_or_else(|error| panic!("{what}: {error}"));
         let reached = store.last_transno();
         assert!(reached >= self.durable, "{what}: {reached:?} lacks durable {:?}", self.durable);
         assert_eq!(contents(&store), self.states[reached.0 as usize], "{what}");
-        // Life goes on after the cut, and a second opening sees it.
+        // The store is usable after the cut, and a second opening sees the change.
         let mut batch = Batch::new();
         batch.put(Table(3), b"after", what.as_bytes());
         assert_eq!(store.commit(&batch).unwrap(), TransNo(reached.0 + 1));
@@ -193,12 +194,13 @@ fn record_history(seed: u64, before: usize, after: usize) -> History {
     copy_store(&live, &history.durable_dir());
     commit(after, &mut states);
     copy_store(&live, &history.latest_dir());
-    // Had the second part moved into the base, a cut that takes it from the log would prove nothing.
+    // If the second part had moved into the base, a cut that takes it from the log would prove nothing.
     assert_eq!(store.last_committed(), durable);
     History { states, ..history }
 }
 
-/// Files of a crash in which each changed sector of the log reached the medium with the given probability (of 8).
+/// Returns the files of a crash in which each changed sector of the log reached the medium with the given
+/// probability (of 8).
 fn cut_power(history: &History, rng: &mut Rng, chance: u64) -> tempfile::TempDir {
     let crashed = tempfile::tempdir().unwrap();
     copy_store(&history.durable_dir(), crashed.path());
@@ -298,7 +300,7 @@ fn recovery_that_is_itself_cut_short_can_be_repeated() {
     let history = record_history(21, 100, 50);
     let crashed = tempfile::tempdir().unwrap();
     copy_store(&history.latest_dir(), crashed.path());
-    // A recovery first writes the base. Cut there, the log is unchanged and the base new.
+    // A recovery writes the base first. If it is cut there, the log is unchanged and the base new.
     {
         let store = MetaStore::open(crashed.path(), tiny_options()).unwrap();
         assert!(store.stats().replayed > 0);

@@ -1,4 +1,4 @@
-//! Damaged stores: what looking at them finds, that it changes nothing, and what can be repaired.
+//! Damaged stores: opening them read-only finds the damage and changes nothing, and repairs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,13 +13,14 @@ fn looking() -> MetaStoreOptions {
     MetaStoreOptions { create: false, read_only: true, ..tiny_options() }
 }
 
-/// A store after so many batches, with free pages, branches and overflow pages, closed in order or not.
+/// Creates a store with `batches` batches, with free pages, branches and overflow pages, closed in order or
+/// not.
 fn make(dir: &Path, seed: u64, batches: u64, is_closed: bool) -> Model {
     let (mut rng, mut batch, mut model) = (Rng::with_seed(seed), Batch::new(), Model::new());
     let store = MetaStore::open(dir, tiny_options()).expect("opens");
     for number in 0..batches {
         random_batch(&mut rng, &mut batch, &mut model);
-        // A wide table, part of which goes away again.
+        // A wide table, part of which is deleted again.
         let key = (rng.u64(..) % 700).to_be_bytes();
         if rng.u64(..3) == 0 {
             batch.delete(Table(3), &key);
@@ -58,7 +59,7 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// What looking at the store finds, and what it holds as far as that can be read; nothing may have changed.
+/// Opens the store read-only; returns its report and its readable content. Nothing may have changed.
 fn look(dir: &Path) -> Result<(VerifyReport, Model), MetaError> {
     let before = files(dir);
     let looked = MetaStore::open(dir, looking()).map(|store| {
@@ -114,11 +115,11 @@ fn a_store_is_looked_at_where_nothing_can_be_written() {
     let scratch = tempfile::tempdir().expect("a directory");
     let dir = scratch.path().join("store");
     let model = make(&dir, 6, 200, false);
-    // Root may write all the same; what was written would show.
+    // Root can write nevertheless; a write would show.
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o500)).expect("protected");
     let (report, found) = look(&dir).expect("opens");
     assert!(report.problems.is_empty() && found == model);
-    // Copied without one.
+    // The copy has none.
     assert!(!dir.join("lock").exists());
 }
 
@@ -141,7 +142,7 @@ fn zeros_in_the_list_of_free_pages_are_found_refused_by_a_start_and_repaired() {
         let (report, found) = look(&dir).expect("opens");
         assert!(found == model, "no entry is concerned");
         if report.problem_count == 0 {
-            // Between the nodes of the page.
+            // The place is between the nodes of the page.
             continue;
         }
         tried += 1;
@@ -158,10 +159,10 @@ fn zeros_in_the_list_of_free_pages_are_found_refused_by_a_start_and_repaired() {
     assert!(tried > 5, "{tried}");
 }
 
-/// Where a leaf of the list of free pages begins.
+/// Returns the offset of a leaf of the free list.
 fn free_list_leaf(bytes: &[u8]) -> usize {
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("inside"));
-    // By the newer meta page: its tree of free pages, whose root is a leaf in a small store.
+    // From the newer meta page: its free list's tree, whose root is a leaf in a small store.
     let meta = [0, 4096].into_iter().max_by_key(|meta| word(meta + 16 + 24 + 96 + 8)).expect("two");
     let root = word(meta + 16 + 24 + 40) as usize * 4096;
     assert_eq!(bytes[root + 10], 2, "a leaf");
@@ -184,7 +185,8 @@ fn a_start_refuses_a_list_of_free_pages_that_names_others() {
     assert!(error.contains("free pages") && error.contains("nacre check"), "{error}");
 }
 
-/// Flips a bit of any file; if looking finds nothing, then all is there, and the store can be used.
+/// Flips a bit of any file; if a read-only opening finds nothing, all entries must be there, and the store
+/// usable.
 #[test]
 fn a_flipped_bit_anywhere_is_found_or_harms_nothing() {
     let rounds = std::env::var("NACRE_FLIPS").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
@@ -199,7 +201,7 @@ fn a_flipped_bit_anywhere_is_found_or_harms_nothing() {
                 .iter()
                 .filter(|(path, bytes)| !bytes.is_empty() && !path.ends_with("reserve"))
                 .collect();
-            // The base half of the time, and its first pages often.
+            // The base half of the time, and often its first pages.
             let (path, bytes) = match rng.u64(..2) {
                 0 => *used.iter().find(|(path, _)| path.ends_with("data.mdb")).expect("there"),
                 _ => used[rng.usize(..used.len())],
@@ -213,7 +215,7 @@ fn a_flipped_bit_anywhere_is_found_or_harms_nothing() {
             match look(&dir) {
                 Err(_) => found += 1,
                 Ok((report, _)) if report.problem_count > 0 => found += 1,
-                // Damage to what was flushed last looks like the torn end of the log.
+                // Damage to the last flushed records looks like a torn end of the log.
                 Ok((_, now)) if now != model && store == 1 && path.to_string_lossy().contains("wal.") => {}
                 Ok((_, now)) => {
                     unseen += 1;
@@ -227,7 +229,7 @@ fn a_flipped_bit_anywhere_is_found_or_harms_nothing() {
     assert!(found > rounds / 5 && unseen > 0, "{found} of {rounds} found, {unseen} harmless");
 }
 
-/// A copy of the store opens, and takes changes without losing anything.
+/// Checks that a copy of the store opens, and takes changes without losing anything.
 fn check_use(dir: &Path, scratch: &Path, model: &Model, said: &str) {
     let copy = scratch.join("copy");
     copy_store(dir, &copy);

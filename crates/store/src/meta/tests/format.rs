@@ -1,5 +1,5 @@
-//! The exact bytes, and that no bytes at all make the decoders panic. A change of a golden string is a change of format:
-//! raise FORMAT_VERSION and edit docs/formats/metadata-store.md.
+//! The exact bytes of the format, and that decoders accept any bytes without a panic. A change of a golden
+//! string is a change of format: raise FORMAT_VERSION and edit docs/formats/metadata-store.md.
 
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ fn sample_batch() -> Batch {
     batch
 }
 
-/// A record as the log writes it, padding included.
+/// Returns a record as the log writes it, padding included.
 fn record(batch: &Batch, transno: u64, durable_transno: u64, segment: &SegmentHeader) -> Vec<u8> {
     let header = RecordHeader {
         body_len: batch.bytes.len() as u32,
@@ -86,7 +86,7 @@ fn record_of_another_use_of_the_segment_is_not_taken() {
     assert!(decode_record(&bytes, new.sequence, new.salt()).is_none());
     let foreign = SegmentHeader { uuid: [1; 16], ..old };
     assert!(decode_record(&bytes, old.sequence, foreign.salt()).is_none());
-    // The same low half of the sequence number: the salt still tells them apart.
+    // The same low half of the sequence number: the salt still distinguishes them.
     let later = header(2 + (1 << 32));
     assert!(decode_record(&bytes, later.sequence, later.salt()).is_none());
 }
@@ -152,7 +152,7 @@ fn replay_of_any_bytes_ends_in_a_prefix_or_an_error() {
         });
         for segment in &mut segments {
             for _ in 0..rng.u64(..4) {
-                // Mostly where the records are; the page of the header now and then.
+                // Mostly where the records are; sometimes in the page of the header.
                 let at = if rng.u64(..4) == 0 { rng.u64(..64) } else { 4096 + rng.u64(..800) } as usize;
                 let len = (1 + rng.usize(..60)).min(segment.len() - at);
                 let noise = noise(&mut rng, len);

@@ -1,4 +1,4 @@
-//! A disk that fills up: refusals change nothing, nothing is lost, and deletes bring space back.
+//! A disk that fills up: refusals change nothing, nothing is lost, and deletes free space.
 
 use std::path::Path;
 
@@ -95,7 +95,7 @@ fn deletes_go_on_when_the_disk_is_full_and_bring_it_back() {
         batch.clear();
         batch.delete(Table(1), &key.to_be_bytes());
         batch.set_releasing(true);
-        // A checkpoint that is being tried again may leave no room for a moment.
+        // A checkpoint that is being retried may leave no space for a moment.
         while let Err(error) = store.commit(&batch) {
             assert!(matches!(error, MetaError::NoSpace), "{error}");
             store.checkpoint().unwrap();

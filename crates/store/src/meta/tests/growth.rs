@@ -15,12 +15,12 @@ fn options() -> MetaStoreOptions {
     MetaStoreOptions { wal_segment_bytes: SEGMENT, overlay_bytes, reserve_bytes, ..tiny_options() }
 }
 
-/// MiB on disk of each file.
+/// Returns the MiB on disk of each file.
 fn taken(dir: &Path) -> [u64; 3] {
     FILES.map(|name| fs::metadata(dir.join(name)).expect("there").blocks() * 512 / (1 << 20))
 }
 
-/// Commits so many entries of 8 KiB, the values of a round over those of the one before.
+/// Commits `count` entries of 8 KiB; the values of a round overwrite those of the previous one.
 fn put(store: &MetaStore, model: &mut Model, count: u32, round: u8) {
     let mut batch = Batch::new();
     for key in 0..count {
@@ -32,7 +32,7 @@ fn put(store: &MetaStore, model: &mut Model, count: u32, round: u8) {
     }
 }
 
-/// MiB of files in this directory that are in the memory of this process.
+/// Returns the MiB of files in this directory that are mapped in the memory of this process.
 fn mapped_mib(dir: &Path) -> u64 {
     let maps = fs::read_to_string("/proc/self/smaps").expect("readable");
     let (mut is_log, mut kib) = (false, 0);
@@ -62,7 +62,7 @@ fn durable_records_do_not_stay_in_the_memory_of_the_process() {
         most = most.max(mapped_mib(dir.path()));
         store.sync(nacre_types::TransNo(u64::MAX)).expect("durable");
     }
-    // 31 MiB were written, in rounds of 4 MiB.
+    // Writes of 31 MiB, in rounds of 4 MiB.
     let mapped = mapped_mib(dir.path());
     assert!(mapped <= 8, "{mapped} MiB");
     assert!(most >= 3, "records go through the mapping at all: {most} MiB");
@@ -89,7 +89,7 @@ fn a_log_begins_small_grows_while_it_is_full_and_stays_as_it_is() {
     }
     assert_eq!(taken(dir.path()), [16, 16, 24]);
     assert_eq!(contents(&store), model);
-    // As a kill leaves it.
+    // As a kill leaves the files.
     let copy = tempfile::tempdir().expect("a directory");
     copy_all(dir.path(), copy.path(), false);
     drop(store);

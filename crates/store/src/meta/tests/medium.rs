@@ -1,4 +1,5 @@
-//! Power cuts at every write of the log, and before and after every flush: what the kernel had is not yet on the medium.
+//! Power cuts at every write of the log, and before and after every flush: bytes that only the kernel had may
+//! not be on the medium.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -11,31 +12,31 @@ use super::{Model, contents, random_batch, tiny_options};
 use crate::meta::{Batch, MetaStore, MetaStoreOptions, Table, TransNo};
 use fastrand::Rng;
 
-/// So much that nothing moves to the base, whose files are copied once.
+/// Large enough that nothing moves to the base, whose files are copied once.
 fn options() -> MetaStoreOptions {
     let wal_mapped = Some(true);
     MetaStoreOptions { wal_segment_bytes: 4 << 20, overlay_bytes: 16 << 20, wal_mapped, ..tiny_options() }
 }
 
-/// A store whose power goes again and again, in copies.
+/// A store whose power is cut repeatedly, in copies.
 struct Trial {
-    /// A store as it was made.
+    /// The store as it was created.
     fresh: PathBuf,
-    /// Where copies are opened.
+    /// Directory in which copies are opened.
     crashed: PathBuf,
-    /// What it held after each transaction, one that is being committed included.
+    /// Content after each transaction, including one that is being committed.
     states: Mutex<Vec<Model>>,
-    /// What was promised to be durable.
+    /// Newest transaction promised to be durable.
     promised: AtomicU64,
     rng: Mutex<Rng>,
-    /// Cuts that took nothing, some and all of what was not promised.
+    /// Cuts that lost none, some and all of the transactions not promised.
     seen: [AtomicU64; 3],
 }
 
 impl Trial {
     fn cut(&self, medium: &Medium) {
         let mut rng = self.rng.lock().expect("nobody panicked");
-        // Of the sectors that were written, so many of 8 reach the medium in some version.
+        // Of the written sectors, this many of 8 reach the medium in some version.
         let chance = [0, 1, 4, 7, 8][rng.usize(..5)];
         copy_store(&self.fresh, &self.crashed);
         for (slot, image) in medium.images.iter().enumerate() {
@@ -89,7 +90,7 @@ fn the_power_may_go_at_every_write_and_every_flush_of_the_log() {
     for seed in 0..3 {
         let (trial, witness, store) = trial(&dir.path().join(seed.to_string()), seed);
         let (mut rng, mut batch, mut model) = (Rng::with_seed(seed + 50), Batch::new(), Model::new());
-        // Records that are flushed each for itself, then some at a time, and each for itself again.
+        // Records that are flushed one at a time, then several at a time, then one at a time again.
         for (rounds, records) in [(16, 1), (5, 6), (14, 1), (2, 3)] {
             for _ in 0..rounds {
                 let mut last = TransNo(0);
@@ -110,7 +111,7 @@ fn the_power_may_go_at_every_write_and_every_flush_of_the_log() {
         seen.iter_mut().zip(&trial.seen).for_each(|(all, seen)| *all += seen.load(Ordering::SeqCst));
     }
     assert!(seen.iter().all(|&count| count > 5), "nothing, some, all of what was not promised: {seen:?}");
-    // Not every file system can be written around its page cache.
+    // Not every file system supports direct I/O.
     let log = dir.path().join("0/live/wal.0");
     let direct = std::fs::File::options().write(true).custom_flags(libc::O_DIRECT).open(log);
     let needs = usize::from(direct.is_ok());
@@ -152,7 +153,7 @@ fn what_many_were_promised_at_once_survives_a_power_cut_at_any_moment() {
                         .expect("read")
                 };
                 assert!((1..=before).all(has), "thread {thread} was promised {before}");
-                // No later one without those before.
+                // No later one without the earlier ones.
                 let end = (1..).find(|round| !has(*round)).expect("an end");
                 assert!((end..end + 5).all(|round| !has(round)), "thread {thread}");
             }

@@ -1,4 +1,4 @@
-//! What may be opened, by whom, and what is said otherwise.
+//! Openings that succeed, and the errors of the others.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -227,7 +227,7 @@ fn failed_store_refuses_changes_and_still_reads() {
     }
     assert!(store.stats().has_failed);
     drop(store);
-    // Reads go on while it lasts; opening it again replays the log.
+    // Reads continue while the failure lasts; reopening replays the log.
     let store = open(dir.path()).unwrap();
     assert_eq!(store.stats().replayed, 1);
     store.engine.log.latch().set(&"again");
@@ -261,7 +261,7 @@ fn callers_of_sync_share_flushes() {
     let stats = store.stats();
     assert!(stats.syncs <= THREADS * ROUNDS, "{} flushes for {} calls", stats.syncs, THREADS * ROUNDS);
     assert_eq!(stats.last_committed, stats.last_transno);
-    // A number that no transaction has yet: everything there is becomes durable, and the call returns.
+    // A number that no transaction has yet: all existing ones become durable, and the call returns.
     store.sync(TransNo(1 << 40)).unwrap();
 }
 
