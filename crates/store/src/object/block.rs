@@ -1,23 +1,24 @@
 //! The `block` back end: all objects on a raw device, or in one large file, with an allocator of its own.
 //!
 //! ```text
-//! DIR/superblock            what the directory is (nacre_ondisk::block::BlockLabel), the same as on the device
-//! DIR/device                path of the device, relative to DIR or absolute
-//! DIR/data                  the device, if none was named: a sparse file
-//! DIR/index/                a MetaStore: objects, maps of their blocks with checksums, sequences, state of the whole
+//! DIR/superblock  identity (nacre_ondisk::block::BlockLabel), the same as on the device
+//! DIR/device      path of the device, relative to DIR or absolute
+//! DIR/data        the device, if none was named: a sparse file
+//! DIR/index/      a MetaStore: objects, maps of their blocks with checksums, sequences, state of the whole
 //! ```
 //!
 //! Owns `DIR` and the device. Format and invariants: `docs/formats/block.md`. In short:
 //!
-//! - data goes to blocks that nobody uses, around the page cache, and then one transaction of the index says where it is. So
-//!   no data is written twice, and a change is whole or absent after a crash of the process;
-//! - up to 4 KiB of a small object lie in its record in the index and cost no transfer of their own;
-//! - a block that lost its owner is used again only when that is durable ([`volume`]);
-//! - after a power cut the index may know of data that did not reach the device. Each map remembers where changed
-//!   blocks were before; opening compares checksums and goes back where they do not match ([`recover`]);
+//! - data is written to free blocks, around the page cache, and then one transaction of the index records its
+//!   place. So no data is written twice, and a change is whole or absent after a crash of the process;
+//! - up to 4 KiB of a small object are stored in its record in the index and cost no transfer of their own;
+//! - a freed block is reused only when its release is durable ([`volume`]);
+//! - after a power cut the index may refer to data that did not reach the device. Each map records the
+//!   previous places of changed blocks; opening compares checksums and reverts blocks that do not match
+//!   ([`recover`]);
 //! - every read compares checksums: damaged data is an error, never a result.
 //!
-//! There is no cache of data. What follows on a stream that waits for each read is begun before it is asked for ([`ahead`]).
+//! There is no cache of data. For a stream that waits for each read, the store reads ahead ([`ahead`]).
 
 mod ahead;
 mod allocator;
@@ -78,7 +79,7 @@ use std::time::Duration;
 use upkeep::Upkeep;
 use volume::{STORE, STORE_KEY, Volume};
 
-/// How long a device may still be in use by a process that was killed.
+/// Time for which a device may still be in use by a process that was killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// See the [module documentation](self). Dropping it closes it.
@@ -95,15 +96,15 @@ impl Deref for BlockStore {
     }
 }
 
-/// What the threads of a store share.
+/// State shared by the threads of a store.
 pub struct Core {
     directory: Directory,
     objects: Objects,
     sequences: Sequences,
-    /// Opening came to its end.
+    /// Opening has finished.
     is_complete: AtomicBool,
     boot: u64,
-    /// Blocks that opening took back to what they were before a power cut.
+    /// Blocks that opening reverted to their state before a power cut.
     recovered_blocks: u64,
     scrub: Scrub,
     defrag: Defrag,
@@ -112,7 +113,7 @@ pub struct Core {
     gives_ids: bool,
 }
 
-/// Settings of the index: its logs hold the small objects of a commit interval, and many maps.
+/// Returns the settings of the index: its logs hold the small objects of a commit interval, and many maps.
 fn default_index(device_bytes: u64) -> MetaStoreOptions {
     let usual =
         MetaStoreOptions { wal_segment_bytes: 32 << 20, overlay_bytes: 16 << 20, ..Default::default() };
@@ -133,14 +134,15 @@ fn default_index(device_bytes: u64) -> MetaStoreOptions {
 }
 
 impl BlockStore {
-    /// Opens the store in `dir`; makes it if `options.create` is set and the directory is missing or empty.
+    /// Opens the store in `dir`; creates it if `options.create` is set and the directory is missing or empty.
     ///
-    /// Reads the maps of all objects, each of 256 KiB; after a crash also the data that changed since the last flush.
+    /// Reads the maps of all objects, each of 256 KiB; after a crash also the data that changed since the
+    /// last flush.
     ///
     /// # Errors
-    /// [`ObjectError::InUse`] if another process has it open, [`ObjectError::Missing`], [`ObjectError::Foreign`],
-    /// [`ObjectError::OtherTarget`], [`ObjectError::OtherIndex`], [`ObjectError::Device`] if the device is not that of the store,
-    /// or cannot become it without loss.
+    /// [`ObjectError::InUse`] if another process has it open, [`ObjectError::Missing`],
+    /// [`ObjectError::Foreign`], [`ObjectError::OtherTarget`], [`ObjectError::OtherIndex`],
+    /// [`ObjectError::Device`] if the device belongs to another store, or holds data.
     pub fn open(dir: &Path, options: BlockStoreOptions) -> Result<BlockStore> {
         let directory = Directory::open(dir, &options)?;
         let path = dir.join(&directory.device);
@@ -155,7 +157,8 @@ impl BlockStore {
         }
         let device_options = DirectDeviceOptions {
             create_bytes: create.then_some(options.size / BLOCK * BLOCK),
-            // The lock of the directory is ours: whoever has the device is about to end, or has no business with it.
+            // This process holds the lock of the directory: another user of the device is about to end, or is
+            // not a store.
             patience: PATIENCE,
             ..DirectDeviceOptions::default()
         };
@@ -166,7 +169,7 @@ impl BlockStore {
         BlockStore::open_on(dir, options, directory, Arc::new(device))
     }
 
-    /// As [`BlockStore::open`], on a device that is open already.
+    /// Opens the store as [`BlockStore::open`] does, on a device that is open already.
     ///
     /// # Errors
     /// As there.
@@ -196,7 +199,7 @@ impl BlockStore {
         if let Some(bytes) = options.index_reserve_bytes {
             index_options.reserve_bytes = bytes;
         }
-        // Durability is in the hands of this store: a record may not say more than the device holds.
+        // This store controls durability: a record must not refer to data that the device lacks.
         let index_options = MetaStoreOptions {
             create: directory.label.is_none(),
             read_only: options.read_only,
@@ -271,86 +274,87 @@ impl Core {
             gives_ids: options.gives_ids,
         };
         recover::recover(&core.objects, scan)?;
-        // Also says that the last run did not stop in order, until this one does.
+        // Also records that the last run did not stop in order, until this one does.
         let volume = core.objects.volume();
         volume.complete(volume.generation())?;
         core.is_complete.store(true, Ordering::Release);
         Ok(Arc::new(core))
     }
 
-    /// Directory of the store.
+    /// Returns the directory of the store.
     pub fn dir(&self) -> &Path {
         self.objects.volume().dir()
     }
 
-    /// Has `owned` asked before an object is made: what a client sends late must not make that of a file anew which is gone. Only the
-    /// first call counts.
+    /// Sets the check that runs before an object is created: a client's late write must not recreate the
+    /// object of a removed file. Only the first call counts.
     pub fn set_owned(&self, owned: Box<Owned>) {
         self.objects.set_owned(owned);
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &dyn BlockDevice {
         self.simulated_device()
     }
 
-    /// The same, to be given service times of another kind.
+    /// Returns the device, for setting simulated service times.
     pub fn simulated_device(&self) -> &SimulatedDevice {
         self.objects.volume().medium().device()
     }
 
-    /// Syncs of the index's log since the store was opened.
+    /// Returns the number of syncs of the index's log since the store was opened.
     pub fn index_syncs(&self) -> u64 {
         self.objects.index().stats().syncs
     }
 
-    /// The free extents, as ranges of bytes of the device in its order, without what waits for a sync before it can be used again.
+    /// Returns the free extents as ranges of bytes of the device, in order, without those that need a sync
+    /// before their reuse.
     pub fn free_pieces(&self) -> Vec<Range<u64>> {
         self.objects.volume().space().pieces()
     }
 
-    /// Memory in bytes for what is read ahead of streams, 2 MiB each; 0 for none.
+    /// Sets the memory in bytes for read-ahead of streams, 2 MiB each; 0 for none.
     pub fn set_read_ahead(&self, bytes: u64) {
         self.ahead.set_max(bytes);
     }
 
-    /// The memory that may be used.
+    /// Returns the memory for read-ahead, in bytes.
     pub fn read_ahead(&self) -> u64 {
         self.ahead.max()
     }
 
-    /// What was done ahead of streams.
+    /// Returns the counters of read-ahead.
     pub fn read_ahead_stats(&self) -> ReadAheadStats {
         self.ahead.stats()
     }
 
-    /// Bytes per second that are read in the background to find damage; 0 for none.
+    /// Sets the rate of the scrub in bytes per second; 0 for none.
     pub fn set_scrub_rate(&self, bytes_per_second: u64) {
         self.scrub.set_rate(bytes_per_second);
     }
 
-    /// The rate that is set.
+    /// Returns the rate of the scrub.
     pub fn scrub_rate(&self) -> u64 {
         self.scrub.rate()
     }
 
-    /// What the defragmenter does by itself.
+    /// Returns the settings of the background defragmenter.
     pub fn defrag_settings(&self) -> DefragSettings {
         self.defrag.settings()
     }
 
-    /// Changes that. A new pass over all objects begins.
+    /// Changes these settings. A new pass over all objects begins.
     pub fn set_defrag_settings(&self, settings: DefragSettings) {
         self.defrag.set_settings(settings);
     }
 
-    /// Counters of the defragmenter.
+    /// Returns the counters of the defragmenter.
     pub fn defrag_stats(&self) -> DefragStats {
         self.defrag.stats()
     }
 
-    /// Looks at all objects once and moves what is worth it by `settings`, in this thread, without a rate or pauses. Returns how
-    /// many bytes were moved.
+    /// Makes one pass over all objects and moves the parts that `settings` select, in this thread, without a
+    /// rate or pauses. Returns the number of bytes moved.
     ///
     /// # Errors
     /// If the index cannot be read, or the store fails.
@@ -358,8 +362,8 @@ impl Core {
         self.defrag.defragment(&self.objects, settings)
     }
 
-    /// Refuses changes from now on and makes everything durable. Unless a change is still under way, the state on disk is called clean
-    /// then: a process need not drop its store before it ends.
+    /// Refuses later changes and makes everything durable. Unless a change is still under way, the state on
+    /// disk is then marked clean: a process need not drop its store before it ends.
     fn close_in_order(&self) -> Result<()> {
         let volume = self.objects.volume();
         volume.close();
@@ -373,7 +377,7 @@ impl Core {
 }
 
 impl Drop for BlockStore {
-    /// Nobody can be inside a call now, so the state on disk can be called clean if it is.
+    /// No call can be in progress, so the state on disk can be marked clean if it is.
     fn drop(&mut self) {
         self.upkeep.stop();
         if !self.is_complete.load(Ordering::Acquire) {

@@ -1,12 +1,14 @@
-//! Reading ahead of streams that wait for each read.
+//! Read-ahead for streams that wait for each read.
 //!
-//! The medium rests while such a reader compares checksums and comes back with the next read. So what follows is begun before he asks for it, into memory
-//! of the store, and given to him from there. Who has several reads under way keeps the medium busy himself, and gets nothing from here.
+//! The medium is idle while such a reader compares checksums and returns with the next read. So the store
+//! begins the next read in advance, into memory of its own, and serves the reader from there. A reader with
+//! several reads under way keeps the medium busy itself, and gets no read-ahead.
 //!
-//! What is read ahead is never older than the object: a *window* remembers the object's last change when it was planned, and is forgotten if there was one
-//! since. While there is none the object owns the blocks that the window was read from, so nobody else writes there. Checksums are compared when
-//! data is given out; if one does not match, or the medium failed, the window is forgotten and the blocks are read again in the usual way, which says what
-//! is wrong.
+//! Data read ahead is never older than the object: a *window* records the object's last change when it was
+//! planned, and is discarded if there was a later one. While there is none the object owns the blocks that
+//! the window was read from, so no other write goes there. Checksums are compared when data is copied out; if
+//! one does not match, or the medium failed, the window is discarded and the blocks are read again in the
+//! usual way, which reports the error.
 
 use super::device::{BLOCK, BlockDevice, FETCH_BYTES, FETCH_PARTS, Fetch};
 use super::medium::block_crc;
@@ -21,53 +23,53 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const BLOCK_LEN: usize = BLOCK as usize;
-/// Smaller reads are no streams.
+/// Smaller reads do not count as streams.
 const READ_MIN: usize = 128 << 10;
-/// Larger reads overlap checksums with transfers by themselves.
+/// Larger reads overlap checksums with transfers on their own.
 const READ_MAX: usize = FETCH_BYTES;
-/// Pieces of a window on the device at most; what is more scattered than that is read when it is wanted.
+/// Maximum pieces of a window on the device; more scattered blocks are read on demand.
 const RANGES_MAX: usize = 8;
-/// With more large reads under way than this the medium is busy as it is.
+/// With more large reads under way than this, the medium is busy anyway.
 const READS_MAX: usize = 4;
-/// A stream that nobody went on with for so long may lose its memory to another one.
+/// A stream without reads for this long may lose its memory to another one.
 const STALE: Duration = Duration::from_millis(100);
-/// A stream that nobody went on with for so long gives its memory back.
+/// A stream without reads for this long releases its memory.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// What is done ahead of streams; sums since the store was opened.
+/// Counters of read-ahead; sums since the store was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadAheadStats {
     /// Windows that were begun.
     pub begun: u64,
-    /// Those that a reader got.
+    /// Windows that a reader used.
     pub used: u64,
-    /// Bytes of memory that are in use for it now.
+    /// Bytes of memory in use at this moment.
     pub memory_bytes: u64,
 }
 
-/// Blocks of an object that are under way, or there.
+/// Blocks of an object that were read or are being read.
 struct Window {
-    /// The first one.
+    /// First block.
     first: u64,
-    /// The object's last change when they were planned.
+    /// The object's last change when the window was planned.
     transno: TransNo,
-    /// Where on the device they are, in bytes.
+    /// Their ranges on the device: offset and length in bytes.
     ranges: Vec<(u64, usize)>,
     crcs: Vec<u32>,
 }
 
-/// A reader that goes on where its last read ended.
+/// A reader that continues where its last read ended.
 struct Stream {
     object: Arc<Object>,
     fetch: Box<dyn Fetch>,
     windows: [Option<Window>; FETCH_PARTS],
-    /// The part that is read next.
+    /// Part that is read next.
     turn: usize,
     /// Block with which the next read begins.
     next: u64,
-    /// Block behind the last window.
+    /// Block after the last window.
     planned: u64,
-    /// Windows that were given out one after the other.
+    /// Consecutive windows that the reader used.
     hits: u32,
     used: Instant,
 }
@@ -80,17 +82,17 @@ impl Stream {
 
 #[derive(Default)]
 struct Table {
-    /// Streams whose reader is away, the one that was left first in front.
+    /// Streams without a read in progress, the one idle longest first.
     streams: Vec<Stream>,
     spare: Vec<Box<dyn Fetch>>,
-    /// Memories that there are.
+    /// Number of memories allocated.
     made: usize,
 }
 
 /// See the [module documentation](self).
 pub(super) struct Ahead {
     table: Mutex<Table>,
-    /// Memories at most.
+    /// Maximum number of memories.
     max: AtomicUsize,
     /// Large reads under way.
     reading: AtomicUsize,
@@ -98,11 +100,11 @@ pub(super) struct Ahead {
     used: AtomicU64,
 }
 
-/// A large read, while it is under way.
+/// A large read in progress.
 struct Reading<'a> {
     all: &'a AtomicUsize,
     of_object: &'a AtomicUsize,
-    /// Nobody else reads much of the object, and few of others.
+    /// The reader waits for each read: few other large reads of the object and of others are in progress.
     is_waited_for: bool,
 }
 
@@ -113,13 +115,13 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// How many memories are so many bytes.
+/// Converts bytes to a number of memories.
 fn memories(bytes: u64) -> usize {
     usize::try_from(bytes / (FETCH_PARTS * FETCH_BYTES) as u64).unwrap_or(usize::MAX)
 }
 
 impl Ahead {
-    /// With so much memory at most.
+    /// Creates the read-ahead with at most this much memory.
     pub(super) fn new(max_bytes: u64) -> Ahead {
         Ahead {
             table: Mutex::default(),
@@ -130,7 +132,7 @@ impl Ahead {
         }
     }
 
-    /// Can this be a read of a stream?
+    /// Whether a read may belong to a stream.
     fn concerns(&self, offset: u64, len: usize) -> bool {
         self.max.load(Ordering::Relaxed) > 0
             && (READ_MIN..=READ_MAX).contains(&len)
@@ -144,7 +146,7 @@ impl Ahead {
         Reading { all: &self.reading, of_object: &object.reading, is_waited_for }
     }
 
-    /// The stream that goes on here.
+    /// Takes the stream that continues at this block.
     fn take(&self, object: &Arc<Object>, block: u64) -> Option<Stream> {
         let mut table = self.table.lock();
         let is_it = |stream: &Stream| stream.next == block && Arc::ptr_eq(&stream.object, object);
@@ -156,12 +158,12 @@ impl Ahead {
         if stream.windows() > 0 {
             self.table.lock().streams.push(Stream { used: Instant::now(), ..stream });
         } else {
-            // At the end of the object, say.
+            // At the end of the object, for example.
             self.table.lock().spare.push(stream.fetch);
         }
     }
 
-    /// Memory for a stream, if there is some.
+    /// Returns memory for a stream, if there is any left.
     fn memory(&self, device: &dyn BlockDevice) -> Option<Box<dyn Fetch>> {
         let mut table = self.table.lock();
         if let Some(fetch) = table.spare.pop() {
@@ -182,7 +184,7 @@ impl Ahead {
         made
     }
 
-    /// Gives the memory back of streams that nobody went on with for `idle`.
+    /// Releases the memory of streams without reads for `idle`.
     fn close_idle_for(&self, idle: Duration) {
         let mut table = self.table.lock();
         let kept = table.streams.iter().position(|stream| stream.used.elapsed() < idle);
@@ -190,7 +192,7 @@ impl Ahead {
         let closed: Vec<Stream> = table.streams.drain(..kept).collect();
         let spare = std::mem::take(&mut table.spare);
         table.made -= closed.len() + spare.len();
-        // What is under way is waited for, but not with the table locked.
+        // Reads in progress are awaited, but not with the table locked.
         drop(table);
     }
 
@@ -198,23 +200,23 @@ impl Ahead {
         self.close_idle_for(IDLE);
     }
 
-    /// Forgets all streams.
+    /// Discards all streams.
     pub(super) fn close(&self) {
         self.close_idle_for(Duration::ZERO);
     }
 
-    /// Memory in bytes for what is read ahead of streams, 2 MiB each; 0 for none.
+    /// Sets the memory in bytes for read-ahead of streams, 2 MiB each; 0 for none.
     pub(super) fn set_max(&self, bytes: u64) {
         self.max.store(memories(bytes), Ordering::Relaxed);
         self.close();
     }
 
-    /// The memory that may be used.
+    /// Returns the memory for read-ahead, in bytes.
     pub(super) fn max(&self) -> u64 {
         (self.max.load(Ordering::Relaxed) as u64).saturating_mul((FETCH_PARTS * FETCH_BYTES) as u64)
     }
 
-    /// What was done ahead of streams.
+    /// Returns the counters.
     pub(super) fn stats(&self) -> ReadAheadStats {
         let memory = self.table.lock().made * FETCH_PARTS * FETCH_BYTES;
         ReadAheadStats {
@@ -224,7 +226,7 @@ impl Ahead {
         }
     }
 
-    /// Reads into `buffer` from `offset`, from what was read ahead if that is there; how much there was.
+    /// Reads into `buffer` from `offset`, from a window if there is one; returns the number of bytes.
     pub(super) fn read(
         &self,
         objects: &Objects,
@@ -239,7 +241,7 @@ impl Ahead {
         objects.read_locked(object, &state, offset, buffer)
     }
 
-    /// As [`Objects::read_locked`], for a read that may belong to a stream: [`Ahead::concerns`].
+    /// Reads as [`Objects::read_locked`], for a read that may belong to a stream: [`Ahead::concerns`].
     fn read_stream(
         &self,
         objects: &Objects,
@@ -275,7 +277,7 @@ impl Ahead {
         if let Some(mut stream) = stream {
             stream.next = first + (len / BLOCK_LEN) as u64;
             if !is_there {
-                // What is still under way is waited for when the memory is needed.
+                // Reads still under way are awaited when the memory is needed.
                 stream.windows = [const { None }; FETCH_PARTS];
                 stream.hits = 0;
             }
@@ -303,7 +305,7 @@ impl Ahead {
         })
     }
 
-    /// Fills `buffer` from the next window; false if it is not to be used.
+    /// Fills `buffer` from the next window; false if it cannot be used.
     fn take_window(&self, stream: &mut Stream, state: &State, buffer: &mut [u8]) -> bool {
         let part = stream.turn;
         let Some(window) = stream.windows[part].take() else { return false };
@@ -318,7 +320,7 @@ impl Ahead {
             true => fetch.finish(part),
             false => nacre_env::blocking(move || fetch.finish(part)),
         };
-        // An error is found again by the usual way.
+        // The usual read reports the error.
         let Ok(bytes) = there else { return false };
         let blocks = bytes.chunks(BLOCK_LEN).zip(buffer.chunks_mut(BLOCK_LEN)).zip(&window.crcs);
         for ((from, to), crc) in blocks {
@@ -342,7 +344,7 @@ impl Ahead {
         if stream.windows() == 0 {
             stream.planned = stream.next;
         }
-        // A second one as soon as a window was wanted: the first is looked at while the second is under way.
+        // A second one as soon as a window was used: the first is checked while the second is under way.
         let depth = if stream.hits == 0 { 1 } else { FETCH_PARTS };
         while stream.windows() < depth && stream.planned < end {
             let part = (stream.turn + stream.windows()) % FETCH_PARTS;
@@ -353,7 +355,7 @@ impl Ahead {
             let fetch = &mut *stream.fetch;
             match fetch.is_there(part) {
                 true => fetch.begin(part, &window.ranges),
-                // A window that was forgotten is still under way.
+                // A discarded window may still be under way.
                 false => nacre_env::blocking(|| fetch.begin(part, &window.ranges)),
             }
             self.begun.fetch_add(1, Ordering::Relaxed);
@@ -363,12 +365,12 @@ impl Ahead {
     }
 }
 
-/// Must nothing be read ahead now?
+/// Whether read-ahead is not allowed at this moment.
 fn may_not_begin(objects: &Objects) -> bool {
     objects.volume().medium().device().is_simulating() || objects.volume().is_closed()
 }
 
-/// A window of blocks that all have data, in few pieces.
+/// Plans a window of blocks that all have data, in few pieces.
 fn plan_window(objects: &Objects, object: &Object, state: &State, first: u64, blocks: u64) -> Option<Window> {
     let crcs = Vec::with_capacity(blocks as usize);
     let mut window = Window { first, transno: state.transno, ranges: Vec::new(), crcs };
@@ -388,7 +390,7 @@ fn plan_window(objects: &Objects, object: &Object, state: &State, first: u64, bl
 }
 
 impl Window {
-    /// Adds a block; false if there is no data in it.
+    /// Adds a block; false if it has no data.
     fn push(&mut self, place: Place) -> bool {
         let Place::Data(block, crc) = place else { return false };
         self.crcs.push(crc);

@@ -1,14 +1,14 @@
-//! Which blocks of a device are free, and which of them a writer gets.
+//! Allocation of the blocks of a device.
 //!
-//! Free extents are kept in memory, by address and by class of length; they are found anew from the maps of all objects
-//! when a store is opened. Pure and deterministic: the same calls give the same answers.
+//! Free extents are kept in memory, by address and by class of length; they are derived from the maps of all
+//! objects when a store is opened. Pure and deterministic: the same calls give the same answers.
 //!
-//! Where data goes:
-//! - streams get a window of their own to grow in, so that objects that are written side by side stay in few pieces each; it
-//!   doubles each time it is used up;
-//! - small pieces are packed from the end of the device, everything else lies at its beginning, so that small objects
-//!   that come and go leave no holes between large ones;
-//! - the shortest extent that is long enough, the first (small pieces: the last) of its class.
+//! Placement of data:
+//! - a stream gets a window of its own to grow in, so that objects written concurrently stay in few pieces
+//!   each; it doubles each time it is used up;
+//! - small pieces are packed from the end of the device, everything else from its beginning, so that small
+//!   objects with short lives leave no holes between large ones;
+//! - the shortest sufficient extent, the first (small pieces: the last) of its class.
 
 mod free;
 #[cfg(test)]
@@ -21,12 +21,12 @@ use std::collections::HashMap;
 
 use super::device::BLOCK;
 
-/// Blocks in a row.
+/// Consecutive blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Extent {
-    /// Number of the first.
+    /// Number of the first block.
     pub(super) start: u64,
-    /// How many.
+    /// Number of blocks.
     pub(super) len: u64,
 }
 
@@ -36,16 +36,16 @@ impl Extent {
     }
 }
 
-/// What a writer wants.
+/// A request for blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
-    /// The object.
+    /// Object that will own them.
     pub(super) owner: Fid,
-    /// The block that would go on with what the object has.
+    /// Block that would continue the object's last extent.
     pub(super) after: Option<u64>,
-    /// How many blocks.
+    /// Number of blocks.
     pub(super) blocks: u64,
-    /// More will follow.
+    /// More requests will follow.
     pub(super) is_stream: bool,
 }
 
@@ -55,21 +55,21 @@ const WINDOW_FIRST: u64 = (1 << 20) / BLOCK;
 const WINDOW_MAX: u64 = (64 << 20) / BLOCK;
 /// Share of the free space that a window may take, as a divisor.
 const WINDOW_SHARE: u64 = 64;
-/// A window that was not used while so many pieces were asked for is given up.
+/// Requests for pieces after which an unused window is released.
 const WINDOW_IDLE: u64 = 256;
-/// Windows at a time.
+/// Maximum number of windows.
 const WINDOWS_MAX: usize = 1024;
-/// Pieces of up to so many blocks are small: 64 KiB.
+/// Largest small piece in blocks: 64 KiB.
 const SMALL_MAX: u64 = (64 << 10) / BLOCK;
 
-/// Part of the longest free extent that moved data may get, as a divisor.
+/// Part of the longest free extent that moved data may use, as a divisor.
 const LONGEST_PART: u64 = 4;
 
-/// Space set aside for an object to grow into.
+/// Space reserved for an object to grow into.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     extent: Extent,
-    /// Size of the next one.
+    /// Blocks of the next window.
     next: u64,
     used_at: u64,
 }
@@ -80,19 +80,20 @@ pub(super) struct Allocator {
     free: FreeMap,
     windows: HashMap<Fid, Window>,
     window_blocks: u64,
-    /// Free blocks that are being discarded.
+    /// Free blocks under discard.
     held_blocks: u64,
-    /// Free space that the device has not been told of.
+    /// Free space not discarded yet.
     untold: Ranges,
     untold_blocks: u64,
-    /// Pieces that were asked for.
+    /// Requests so far.
     clock: u64,
-    /// When idle windows were looked for.
+    /// Clock at the last search for idle windows.
     looked_at: u64,
 }
 
 impl Allocator {
-    /// For blocks `first` up to and without `end`; `used` are taken, ascending and apart from each other.
+    /// Creates an allocator for the blocks from `first` to `end` (exclusive); `used` blocks are taken,
+    /// ascending and disjoint.
     pub(super) fn new(first: u64, end: u64, used: &[Extent]) -> Allocator {
         let mut allocator = Allocator {
             blocks: end - first,
@@ -118,17 +119,18 @@ impl Allocator {
         allocator
     }
 
-    /// Blocks in all.
+    /// Returns the number of all blocks.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Blocks that nobody has, windows included.
+    /// Returns the number of free blocks, windows included.
     pub(super) fn free_blocks(&self) -> u64 {
         self.free.blocks() + self.window_blocks + self.held_blocks
     }
 
-    /// Takes up to as many blocks as wanted, in one piece; `None` if nothing is free outside of windows.
+    /// Takes up to the requested number of blocks, in one piece; `None` if nothing is free outside of
+    /// windows.
     pub(super) fn allocate(&mut self, wish: Wish) -> Option<Extent> {
         self.clock += 1;
         if let Some(extent) = self.take_from_window(&wish) {
@@ -148,8 +150,9 @@ impl Allocator {
         Some(Extent { start, len })
     }
 
-    /// Takes blocks in one piece for data that lies in many and is moved: behind what the object has before it, or the tightest extent. The
-    /// longest free extent is for writers: no more than a part of it is given, and only if nothing else is long enough.
+    /// Takes blocks in one piece for fragmented data that is moved: those that follow the object's preceding
+    /// data, or the tightest extent. The longest free extent is left to writers: no more than a part of it is
+    /// used, and only if no other is long enough.
     pub(super) fn take_whole(&mut self, blocks: u64, after: Option<u64>) -> Option<Extent> {
         let longest = self.free.largest();
         let may_give = |found: &Extent| {
@@ -178,10 +181,10 @@ impl Allocator {
         Some(taken)
     }
 
-    /// Goes on right behind what the object has, if that is free.
+    /// Takes the blocks that follow the object's data, if they are free.
     fn take_after(&mut self, wish: &Wish) -> Option<Extent> {
         let found = self.free.starting_at(wish.after?)?;
-        // The rest goes into a window for streams, so that others do not take it.
+        // The rest goes into a window for streams, so that no other object takes it.
         if found.len < wish.blocks {
             return None;
         }
@@ -206,7 +209,7 @@ impl Allocator {
         wish.blocks + next.min(self.free_blocks() / WINDOW_SHARE)
     }
 
-    /// Takes the beginning of a free extent, and what follows as a window if a stream wants it.
+    /// Takes the beginning of a free extent, and the following blocks as a window if a stream asks for one.
     fn take_with_window(&mut self, wish: &Wish, found: Extent) -> Extent {
         let taken = Extent { start: found.start, len: wish.blocks.min(found.len) };
         let window_len = match wish.is_stream {
@@ -234,7 +237,7 @@ impl Allocator {
         }
     }
 
-    /// Gives up the window of an object.
+    /// Releases the window of an object.
     pub(super) fn close_window(&mut self, owner: Fid) {
         if let Some(window) = self.windows.remove(&owner).filter(|window| window.extent.len > 0) {
             self.window_blocks -= window.extent.len;
@@ -242,7 +245,7 @@ impl Allocator {
         }
     }
 
-    /// Gives up the windows that were not used since the clock showed `since`, and says what it shows now.
+    /// Releases the windows not used since the clock showed `since`, and returns the clock.
     pub(super) fn close_windows(&mut self, since: u64) -> u64 {
         let idle = |window: &Window| window.used_at <= since;
         let mut owners: Vec<Fid> =
@@ -252,7 +255,7 @@ impl Allocator {
         self.clock
     }
 
-    /// Gives up all windows.
+    /// Releases all windows.
     pub(super) fn close_all_windows(&mut self) {
         self.close_windows(u64::MAX);
     }
@@ -262,28 +265,28 @@ impl Allocator {
         self.untold_blocks -= self.untold.remove(extent);
     }
 
-    /// Gives blocks back.
+    /// Frees blocks.
     pub(super) fn release(&mut self, extent: Extent) {
         self.free.insert(extent);
         self.untold_blocks += self.untold.insert(extent);
     }
 
-    /// Whether there is something for [`Allocator::take_untold`].
+    /// Whether [`Allocator::take_untold`] would find blocks.
     pub(super) fn has_untold(&self, from: u64) -> bool {
         self.untold.first_from(from).is_some()
     }
 
-    /// Free blocks that the device has not been told of.
+    /// Free blocks not discarded yet.
     pub(super) fn untold_blocks(&self) -> u64 {
         self.untold_blocks
     }
 
-    /// Free blocks that [`Allocator::take_untold`] took out of use for a moment.
+    /// Free blocks under discard, taken by [`Allocator::take_untold`].
     pub(super) fn held_blocks(&self) -> u64 {
         self.held_blocks
     }
 
-    /// Takes up to `max` free blocks at `from` or behind it, of which the device has not been told, out of use until
+    /// Takes up to `max` free blocks at or after `from` that were not discarded yet out of use until
     /// [`Allocator::told`].
     pub(super) fn take_untold(&mut self, from: u64, max: u64) -> Option<Extent> {
         let first = self.untold.first_from(from)?;
@@ -296,7 +299,7 @@ impl Allocator {
         Some(extent)
     }
 
-    /// The device has been told of an extent, or does not want to know (`was_told` off).
+    /// Notes the end of an extent's discard, or that the device does not support it (`was_told` off).
     pub(super) fn told(&mut self, extent: Extent, was_told: bool) {
         self.held_blocks -= extent.len;
         self.free.insert(extent);
@@ -305,7 +308,8 @@ impl Allocator {
         }
     }
 
-    /// Free extents by address, windows among them: they are given up when somebody else needs the space.
+    /// Returns the free extents by address, windows included: these are released when other writes need the
+    /// space.
     pub(super) fn extents(&self) -> Vec<Extent> {
         let mut extents = self.free.extents();
         let windows = self.windows.values().map(|window| window.extent).filter(|extent| extent.len > 0);
@@ -319,7 +323,7 @@ impl Allocator {
         extents
     }
 
-    /// How the free space outside of windows lies.
+    /// Returns statistics of the free extents outside of windows.
     pub(super) fn report(&self) -> FreeExtents {
         let mut report = FreeExtents { largest: self.free.largest() * BLOCK, ..FreeExtents::default() };
         for (class, (count, blocks)) in self.free.classes().into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Changes of an object as one transaction of the index.
+//! Changes of an object, each as one transaction of the index.
 
 use super::allocator::Extent;
 use super::objects::{MAPS, Object, Objects, State, map_key};
@@ -13,14 +13,15 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Memory for a transaction. Some KiB for each small object would otherwise be asked of the allocator, and given back, several times.
+/// Memory for a transaction. Without it the allocator would provide and free some KiB several times for each
+/// small object.
 #[derive(Default)]
 struct Scratch {
     batch: Batch,
     bytes: Vec<u8>,
 }
 
-/// Bytes of a batch that a thread keeps: those of a small object, or of the maps of a usual write.
+/// Bytes of a batch that a thread keeps: those of a small object, or of the maps of an average write.
 const SCRATCH_MAX: usize = 64 << 10;
 
 thread_local! {
@@ -33,42 +34,42 @@ impl Scratch {
     }
 }
 
-/// What changes of an object's maps.
+/// Changes of an object's maps.
 #[derive(Default)]
 pub(super) struct Edits {
     /// New places, by map and index in it.
     places: BTreeMap<u64, Vec<(u8, Place)>>,
-    /// Maps that go, with all their blocks.
+    /// Maps that are removed, with all their blocks.
     removed: Vec<u64>,
-    /// Space is freed, which a full index must not refuse.
+    /// The change frees space, so a full index must accept it.
     is_releasing: bool,
-    /// Time of the change, if it is not now.
+    /// Time of the change, if it is not the current time.
     mtime: Option<Timestamp>,
 }
 
 impl Edits {
-    /// For a change that frees space.
+    /// Creates edits for a change that frees space.
     pub(super) fn releasing() -> Edits {
         Edits { is_releasing: true, ..Edits::default() }
     }
 
-    /// Nothing but the time.
+    /// Creates edits that change only the time.
     pub(super) fn only_mtime(mtime: Timestamp) -> Edits {
         Edits { mtime: Some(mtime), ..Edits::default() }
     }
 
-    /// These, without a change of the time: the data stays the same.
+    /// Keeps the time of the object: its data stays the same.
     pub(super) fn keeping_time(self, mtime: Timestamp) -> Edits {
         Edits { mtime: Some(mtime), ..self }
     }
 
-    /// Block `block` of the object is at `place` now. In ascending order.
+    /// Sets the place of block `block` of the object. Call in ascending order.
     pub(super) fn put(&mut self, block: u64, place: Place) {
         let (map, index) = (block / MAP_BLOCKS as u64, (block % MAP_BLOCKS as u64) as u8);
         self.places.entry(map).or_default().push((index, place));
     }
 
-    /// A whole map goes.
+    /// Removes a whole map.
     pub(super) fn remove_map(&mut self, number: u64) {
         self.places.remove(&number);
         self.removed.push(number);
@@ -79,7 +80,7 @@ impl Edits {
     }
 }
 
-/// Blocks that lose their owner, as extents.
+/// Freed blocks, as extents.
 #[derive(Default)]
 struct Freed(Vec<Extent>);
 
@@ -92,18 +93,19 @@ impl Freed {
     }
 }
 
-/// A head for an object that does not exist.
+/// Creates a head for an object that does not exist.
 pub(super) fn new_head() -> BlockHeadRecord {
     BlockHeadRecord { inline: Inline::All(Vec::new()), ..BlockHeadRecord::default() }
 }
 
-/// The time of a change; never the same twice, because it is the version of the data.
+/// Returns the time of a change; never the same twice, because it is the version of the data.
 fn change_time(before: Option<&BlockHeadRecord>) -> Timestamp {
     let now = Timestamp::from(nacre_env::clock::wall());
     before.map_or(now, |before| now.max(before.mtime.next()))
 }
 
-/// Puts new places into a map and notes where the blocks were before this generation. Returns how many blocks it has more.
+/// Puts new places into a map and records the places that the blocks had before this generation. Returns the
+/// growth in blocks.
 fn edit_map(
     map: &mut BlockMapRecord,
     edits: &[(u8, Place)],
@@ -127,7 +129,7 @@ fn edit_map(
     more
 }
 
-/// An object that no other thread reads or changes meanwhile.
+/// An object that is locked against all other readers and writers.
 pub(super) struct Locked<'a> {
     objects: &'a Objects,
     object: &'a Object,
@@ -159,7 +161,7 @@ impl<'a> Locked<'a> {
         &self.state
     }
 
-    /// Its head; that of an empty object if it does not exist.
+    /// Returns its head; that of an empty object if it does not exist.
     pub(super) fn head(&self) -> BlockHeadRecord {
         self.state.head.clone().unwrap_or_else(new_head)
     }
@@ -168,13 +170,13 @@ impl<'a> Locked<'a> {
         self.objects.map(self.object, number)
     }
 
-    /// Where block `block` of the object is.
+    /// Returns the place of block `block` of the object.
     pub(super) fn place(&self, block: u64) -> Result<Place> {
         self.objects.place(self.object, block)
     }
 
-    /// Makes `head` (`None`: no object) and `edits` what the object is, in one transaction. Its time and its count of
-    /// blocks are set here.
+    /// Commits `head` (`None`: no object) and `edits` as the new state of the object, in one transaction.
+    /// Sets its time and its count of blocks.
     ///
     /// # Errors
     /// Nothing is changed then.
@@ -182,7 +184,7 @@ impl<'a> Locked<'a> {
         let (objects, object) = (self.objects, self.object);
         let before = self.state.head.as_ref();
         let (was, is) = (before.is_some(), head.is_some());
-        // The object is locked: a thread that removes its file has it ended after that.
+        // The object is locked: a thread that removes its file destroys it after that.
         if !was && is && !objects.may_be_made(object.fid)? {
             return Err(ObjectError::Gone(object.fid));
         }
@@ -239,7 +241,7 @@ impl<'a> Locked<'a> {
     }
 }
 
-/// The head as it is recorded: the time of the change, the count of blocks, and what remains of bytes in the record.
+/// Completes the head as recorded: time of the change, count of blocks, and the remaining inline bytes.
 fn finish_head(
     mut head: BlockHeadRecord,
     before: Option<&BlockHeadRecord>,
@@ -255,7 +257,7 @@ fn finish_head(
         _ => None,
     });
     match (&mut head.inline, was_inline) {
-        // The bytes go to the device: they stay here until they are durable there.
+        // The bytes move to the device: the record keeps them until they are durable there.
         (inline @ Inline::Nothing, Some(bytes)) if !bytes.is_empty() => {
             let len = bytes.len().min(usize::try_from(head.size).unwrap_or(usize::MAX));
             *inline = Inline::Kept(generation, bytes[..len].to_vec());

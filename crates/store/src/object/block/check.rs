@@ -1,4 +1,4 @@
-//! Comparing index, device and free space.
+//! Comparison of index, device and free space.
 
 use super::device::{BLOCK, BlockDevice};
 use super::directory::Directory;
@@ -15,25 +15,25 @@ use std::ops::{Bound, ControlFlow};
 /// Records between two calls of `progress`.
 const PROGRESS_EVERY: u64 = 256;
 
-/// A walk over the store.
+/// State of a check of the store.
 struct Check<'a> {
     objects: &'a Objects,
     progress: &'a mut dyn FnMut(u64),
     done: u64,
     report: ObjectVerifyReport,
-    /// Blocks by the heads of objects that have any.
+    /// Blocks that heads record, for objects that have any.
     said: HashMap<Fid, u64>,
-    /// Blocks found.
+    /// Blocks found, by object.
     found: HashMap<Fid, u64>,
-    /// A bit per block of the device that has an owner.
+    /// Bitmap of the blocks of the device that have an owner.
     owned: Vec<u64>,
     used: u64,
-    /// Largest id seen per sequence.
+    /// Largest id found per sequence.
     largest: HashMap<u64, u32>,
 }
 
-/// Implements [`crate::object::ObjectStore::verify`]. All data is read. Free space is counted if nothing changes
-/// meanwhile.
+/// Implements [`crate::object::ObjectStore::verify`]. All data is read. Free space is counted only if nothing
+/// changes during the check.
 pub(super) fn check(
     objects: &Objects,
     directory: &Directory,
@@ -72,7 +72,7 @@ pub(super) fn check(
         sequences.verify(index, largest, repair, &mut check.report)?;
     }
     for path in &directory.damaged {
-        // Opening the store writes it anew.
+        // Opening the store rewrites it.
         check.report.add(ObjectProblem::Copy { path: path.clone() }, repair);
     }
     if let Some(own) = &directory.label {
@@ -183,7 +183,7 @@ impl Check<'_> {
         }
     }
 
-    /// Do the heads say how many blocks there are?
+    /// Compares the block counts of the heads with the blocks found.
     fn counts(&mut self) {
         for (&object, &said) in &self.said {
             let found = self.found.get(&object).copied().unwrap_or(0);

@@ -1,11 +1,13 @@
-//! Moving what lies in many pieces, in the background.
+//! Background defragmentation: moving data that is in many pieces.
 //!
-//! Objects are looked at in parts of [`PART_MAPS`] maps, in the order of the index. A part that is worth it ([`choice`]) is read, its
-//! checksums compared, written to one free extent, and one transaction of the index says that it is there: the order of any
-//! other write, so that a crash leaves either place, with the same data. The object is locked for the transaction alone; if the part
-//! changed meanwhile, what was written is given up. Size, time and version of the object stay.
+//! Objects are examined in parts of [`PART_MAPS`] maps, in the order of the index. A part that is worth it
+//! ([`choice`]) is read, its checksums compared, written to one free extent, and one transaction of the index
+//! records its place: the order of any other write, so that a crash leaves either place, with the same data.
+//! The object is locked for the transaction alone; if the part changed meanwhile, the copy is discarded.
+//! Size, time and version of the object stay.
 //!
-//! Free space: see [`super::allocator::Allocator::take_whole`]. A part that fits nowhere is moved in halves, or stays.
+//! Free space: see [`super::allocator::Allocator::take_whole`]. A part for which no extent is long enough is
+//! moved in halves, or stays.
 
 mod choice;
 
@@ -25,37 +27,38 @@ use std::ops::{Bound, ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Maps of a part: 4 MiB, what one transaction moves.
+/// Maps of a part: 4 MiB, moved in one transaction.
 const PART_MAPS: u64 = 16;
-/// Maps that are looked at between two looks at the clock.
+/// Maps examined between two checks of the clock.
 const MAPS_AT_ONCE: usize = 256;
-/// What looking at a map counts for the rate, in bytes: so a target of 16 TiB is looked through in half an hour at the rate that is usual.
+/// Bytes that examining a map counts for the rate: a target of 16 TiB is examined in half an hour at the
+/// default rate.
 const LOOK_BYTES: u64 = 256;
-/// How often who waits for an idle moment looks again.
+/// Interval at which a wait for an idle moment is repeated.
 const POLL: Duration = Duration::from_millis(100);
-/// How often who has nothing to do looks again.
+/// Interval at which an idle defragmenter looks for work.
 const IDLE: Duration = Duration::from_millis(500);
 /// Least time between two passes, if no setting changes.
 const PASS_EVERY: Duration = Duration::from_secs(30);
 
-/// What the defragmenter does by itself; may be changed at any time.
+/// Settings of the background defragmenter; may be changed at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DefragSettings {
-    /// It runs.
+    /// The defragmenter runs.
     pub is_on: bool,
-    /// Bytes per second that are moved at most: each is read once and written once. 0 for none.
+    /// Maximum bytes per second that are moved: each is read once and written once. 0 for none.
     pub bytes_per_second: u64,
-    /// Parts are moved if at least so many percent of the transfers of 1 MiB that reading them takes are there only
-    /// because they lie in pieces. Up to 100.
+    /// Least percentage, up to 100, of the transfers of 1 MiB for reading a part that are due to
+    /// fragmentation, for the part to be moved.
     pub threshold_percent: u8,
-    /// Objects that changed in the last so many seconds are left alone.
+    /// Seconds since its last change for which an object is left alone.
     pub rest_seconds: u64,
-    /// Nothing is moved until nobody used the store for so many milliseconds; 0 moves whatever happens.
+    /// Milliseconds without use of the store before anything is moved; 0 moves at any time.
     pub idle_ms: u64,
 }
 
 impl DefragSettings {
-    /// What a target starts with.
+    /// Defaults of a target.
     pub const USUAL: DefragSettings = DefragSettings {
         is_on: true,
         bytes_per_second: 8 << 20,
@@ -66,26 +69,26 @@ impl DefragSettings {
 }
 
 impl Default for DefragSettings {
-    /// Off.
+    /// Switched off.
     fn default() -> Self {
         DefragSettings { is_on: false, ..DefragSettings::USUAL }
     }
 }
 
-/// What was moved; sums since the store was opened.
+/// Counters of moved data; sums since the store was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DefragStats {
-    /// Times that all objects were looked at.
+    /// Passes over all objects.
     pub passes: u64,
-    /// Objects of which something was moved, each once per pass.
+    /// Objects of which a part was moved, each once per pass.
     pub objects: u64,
     /// Parts of up to 4 MiB that were moved.
     pub parts: u64,
-    /// Their bytes.
+    /// Bytes of these parts.
     pub bytes: u64,
-    /// Pieces that the moved parts were in.
+    /// Pieces of the moved parts before.
     pub extents_before: u64,
-    /// Pieces that they are in since.
+    /// Pieces of the moved parts afterwards.
     pub extents_after: u64,
     /// Parts that changed while they were moved, and stayed.
     pub disturbed: u64,
@@ -93,17 +96,17 @@ pub struct DefragStats {
     pub no_room: u64,
     /// Parts that could not be read or written.
     pub failed: u64,
-    /// Times that somebody used the store and moving waited.
+    /// Times that moving paused because the store was in use.
     pub pauses: u64,
 }
 
 /// See the [module documentation](self).
 pub(super) struct Defrag {
     settings: Mutex<DefragSettings>,
-    /// Goes up with each change of the settings.
+    /// Incremented with each change of the settings.
     changes: AtomicU64,
     stats: Mutex<DefragStats>,
-    /// Somebody used the store since this was looked at.
+    /// The store was used since the last check.
     was_used: AtomicBool,
 }
 
@@ -117,32 +120,32 @@ impl Defrag {
         }
     }
 
-    /// Somebody uses the store.
+    /// Notes a use of the store.
     pub(super) fn note_use(&self) {
-        // Mostly it is set, and a line of the cache that is only read costs nothing.
+        // Usually it is set, and a cache line that is only read costs nothing.
         if !self.was_used.load(Ordering::Relaxed) {
             self.was_used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// What the defragmenter does by itself.
+    /// Returns the settings.
     pub(super) fn settings(&self) -> DefragSettings {
         *self.settings.lock()
     }
 
-    /// Changes that. A new pass over all objects begins.
+    /// Changes the settings. A new pass over all objects begins.
     pub(super) fn set_settings(&self, settings: DefragSettings) {
         *self.settings.lock() = settings;
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Counters of the defragmenter.
+    /// Returns the counters.
     pub(super) fn stats(&self) -> DefragStats {
         *self.stats.lock()
     }
 
-    /// Looks at all objects once and moves what is worth it by `settings`, in this thread, without a rate or pauses. Returns how many bytes were
-    /// moved.
+    /// Makes one pass over all objects and moves the parts that `settings` select, in this thread, without a
+    /// rate or pauses. Returns the number of bytes moved.
     ///
     /// # Errors
     /// If the index cannot be read, or the store fails.
@@ -161,7 +164,7 @@ impl Defrag {
         }
     }
 
-    /// The thread that does that by the settings of the store.
+    /// Body of the thread that defragments by the settings of the store.
     pub(super) fn run(&self, objects: &Objects, stop: &Stop) {
         let mut seen = None;
         let mut next = Instant::now();
@@ -192,7 +195,7 @@ impl Defrag {
         }
     }
 
-    /// A pass at the rate that is set, until the settings change; false if it is time to stop.
+    /// Makes a pass at the configured rate, until the settings change; false if the thread must stop.
     fn run_pass(
         &self,
         objects: &Objects,
@@ -229,7 +232,7 @@ impl Defrag {
         }
     }
 
-    /// Waits until nobody used the store for a while; true if it is time to stop.
+    /// Waits until the store was unused for a while; true if the thread must stop.
     fn await_quiet(&self, stop: &Stop, idle_ms: u64, quiet_since: &mut Instant) -> bool {
         let idle = Duration::from_millis(idle_ms);
         let mut is_paused = false;
@@ -250,7 +253,8 @@ impl Defrag {
         }
     }
 
-    /// Moves a part, in halves if it fits nowhere as a whole, and counts. Returns how many bytes were moved.
+    /// Moves a part, in halves if no extent is long enough for the whole, and counts. Returns the number of
+    /// bytes moved.
     fn tidy(
         &self,
         objects: &Objects,
@@ -260,7 +264,7 @@ impl Defrag {
         buffer: &mut AlignedBuffer,
     ) -> Result<u64> {
         let outcome = match move_part(objects, part, settings, buffer) {
-            // The store is at its end; whatever else concerns this object alone.
+            // The store cannot continue; any other error concerns this object alone.
             Err(error @ (ObjectError::Closed | ObjectError::NoSpace | ObjectError::Index(_))) => {
                 return Err(error);
             }
@@ -310,10 +314,10 @@ struct Part {
     maps: Range<u64>,
 }
 
-/// What became of a part.
+/// Result for a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
-    /// It lies well, changed a moment ago, or is not there any more.
+    /// The part is not fragmented, changed a moment ago, or does not exist any more.
     Left,
     Disturbed,
     NoRoom,
@@ -327,29 +331,29 @@ struct Moved {
     after: u64,
 }
 
-/// How a part lay when it was planned to move it.
+/// State of a part when its move was planned.
 struct Plan {
-    /// Each block of the part that has a place.
+    /// Blocks of the part that have a place.
     places: Vec<(u64, Place)>,
     weight: Weight,
-    /// The block of the device behind what the object has before the part.
+    /// Block of the device after the object's data that precedes the part.
     after: Option<u64>,
-    /// The generation at the time: what loses its owner from then on belongs to it or a later one.
+    /// The generation at that time: blocks freed from then on belong to it or a later one.
     generation: u64,
     transno: TransNo,
 }
 
-/// Where a pass is.
+/// Progress of a pass.
 #[derive(Default)]
 struct Pass {
-    /// Nothing is left behind this key; `None` at the beginning.
+    /// Key after which the pass continues; `None` at the beginning.
     from: Option<Vec<u8>>,
     last_moved: Option<Fid>,
     moved: u64,
 }
 
-/// The next parts that are worth moving by the index, and how many maps were looked at for that. The end of the pass leaves no
-/// `from`.
+/// Returns the next parts that the index shows to be worth moving, and the number of maps examined. The end
+/// of the pass leaves no `from`.
 fn next_parts(objects: &Objects, pass: &mut Pass, threshold_percent: u8) -> Result<(Vec<Part>, u64)> {
     let mut parts = Vec::new();
     let mut present: Option<(Part, Weight)> = None;
@@ -362,7 +366,7 @@ fn next_parts(objects: &Objects, pass: &mut Pass, threshold_percent: u8) -> Resu
     let from = pass.from.take();
     let from = from.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
     objects.index().scan(MAPS, &[], from, &mut |key, value| {
-        // What cannot be read is reported when it is read.
+        // Damage is reported by reads.
         let Some(((fid, number), map)) = parse_map_key(key).zip(BlockMapRecord::decode(value).ok()) else {
             return ControlFlow::Continue(());
         };
@@ -398,7 +402,7 @@ fn move_part(
     let _changing = objects.volume().change()?;
     let Some(object) = objects.object(part.fid, false)? else { return Ok(Outcome::Left) };
     let (plan, target) = {
-        // As for any read: what an object has is not used again while it is locked.
+        // As for any read: the blocks of an object are not reused while it is locked.
         let state = object.state.read();
         let is_resting = state.head.as_ref().is_some_and(|head| rests(head.mtime, settings.rest_seconds));
         if !is_resting {
@@ -423,7 +427,7 @@ fn move_part(
     moved
 }
 
-/// How a part of an object lies, whose state is locked.
+/// Plans the move of a part of an object, whose state is locked.
 fn plan_move(objects: &Objects, object: &Object, part: &Part, transno: TransNo) -> Result<Plan> {
     let mut plan = Plan {
         places: Vec::new(),
@@ -462,7 +466,7 @@ fn visit_places(
     Ok(())
 }
 
-/// Reads the blocks of a plan to the beginning of `buffer`, one after the other, and compares checksums.
+/// Reads the blocks of a plan into `buffer`, one after the other, and compares checksums.
 fn read_part(objects: &Objects, object: &Object, plan: &Plan, buffer: &mut AlignedBuffer) -> Result<()> {
     let mut rest = &mut buffer[..plan.places.len() * BLOCK as usize];
     let mut blocks = plan.places.as_slice();
@@ -475,7 +479,7 @@ fn read_part(objects: &Objects, object: &Object, plan: &Plan, buffer: &mut Align
     Ok(())
 }
 
-/// Writes what was read to its new place and says so, if it has not changed meanwhile.
+/// Writes the data to its new place and commits that place, if the part has not changed meanwhile.
 fn put_part(
     objects: &Objects,
     object: &Object,
@@ -512,10 +516,10 @@ fn put_part(
     Ok(Outcome::Moved(Moved { bytes: target.len * BLOCK, before: plan.weight.extents, after }))
 }
 
-/// Has the part the data that was planned with? The object is locked.
+/// Whether the part still has the data of the plan. The object is locked.
 fn is_as_planned(objects: &Objects, object: &Object, plan: &Plan, transno: TransNo) -> Result<bool> {
-    // Blocks that lost their owner since are not used again before their generation is durable: until then a block that is where it
-    // was has the data that it had. Later only the object's last change tells.
+    // Blocks freed since then are not reused before their generation is durable: until then a block at the
+    // same place has the same data. Later only the object's last change proves it.
     if objects.volume().completed() >= plan.generation && transno != plan.transno {
         return Ok(false);
     }
@@ -538,7 +542,7 @@ fn new_buffer() -> AlignedBuffer {
     AlignedBuffer::zeroed(PART_MAPS as usize * MAP_BLOCKS * BLOCK as usize)
 }
 
-/// Is the last change so many seconds old? One in the future is.
+/// Whether the last change is at least `seconds` old. One in the future counts as old.
 fn rests(mtime: Timestamp, seconds: u64) -> bool {
     let now = Timestamp::from(nacre_env::clock::wall());
     seconds == 0 || mtime > now || now.sec.saturating_sub(mtime.sec) as u64 >= seconds
@@ -552,7 +556,7 @@ fn push_op<'a>(ops: &mut Vec<WriteOp<'a>>, target: Extent, run: &Range<usize>, b
     }
 }
 
-/// Pieces of blocks that lie one after the other from `target` on.
+/// Returns the number of pieces of the blocks placed one after the other from `target` on.
 fn moved_extents(places: &[(u64, Place)], target: Extent) -> u64 {
     let mut weight = Weight::default();
     for ((block, _), at) in places.iter().zip(target.start..) {

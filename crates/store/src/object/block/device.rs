@@ -1,7 +1,8 @@
-//! What the `block` back end needs of a device: transfers in batches at block boundaries, flush, discard.
+//! The device interface of the `block` back end: transfers in batches at block boundaries, flush, discard.
 //!
-//! [`DirectDevice`] is the real one: a raw device or one large file, around the page cache. [`MemoryDevice`] stands in for it in
-//! tests: it loses, tears and reorders what was not flushed when its power is cut, and fails to order.
+//! [`DirectDevice`] is the real one: a raw device or one large file, around the page cache. [`MemoryDevice`]
+//! replaces it in tests: it loses, tears and reorders unflushed data when its power is cut, and fails on
+//! request.
 
 mod direct;
 mod fetch;
@@ -21,92 +22,95 @@ pub use memory::{Fault, MemoryDevice};
 use rustix::io::Errno;
 use std::io;
 
-/// Bytes of a block: the unit of allocation and of checksums. Offsets and lengths of transfers are multiples of it.
+/// Bytes of a block: the unit of allocation and of checksums. Offsets and lengths of transfers are multiples
+/// of it.
 pub const BLOCK: u64 = 4096;
 
 /// A read of a batch.
 #[derive(Debug)]
 pub struct ReadOp<'a> {
-    /// Where on the device, in bytes; a multiple of [`BLOCK`].
+    /// Offset on the device, in bytes; a multiple of [`BLOCK`].
     pub offset: u64,
-    /// What to fill: a multiple of [`BLOCK`] bytes, at any address.
+    /// Memory to fill: a multiple of [`BLOCK`] bytes, at any address.
     pub buffer: &'a mut [u8],
 }
 
 /// A write of a batch.
 #[derive(Debug)]
 pub struct WriteOp<'a> {
-    /// Where on the device, in bytes; a multiple of [`BLOCK`].
+    /// Offset on the device, in bytes; a multiple of [`BLOCK`].
     pub offset: u64,
-    /// What to write: a multiple of [`BLOCK`] bytes, at any address.
+    /// Data to write: a multiple of [`BLOCK`] bytes, at any address.
     pub data: &'a [u8],
 }
 
-/// How transfers reach the device.
+/// Way of transfers to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Engine {
     /// Batches through `io_uring`.
     IoUring,
-    /// One system call after the other, because the kernel refused rings.
+    /// Single system calls, because the kernel refused rings.
     SystemCalls,
-    /// It is only memory.
+    /// Memory, without a device.
     Memory,
 }
 
-/// What a device is.
+/// Properties of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceInfo {
-    /// Path, or what stands for it.
+    /// Path, or a name in its place.
     pub name: String,
-    /// A device special file, not a regular one.
+    /// It is a device special file, not a regular one.
     pub is_raw: bool,
-    /// Nothing turns in it.
+    /// It does not rotate.
     pub is_flash: bool,
-    /// A file without holes when it was opened.
+    /// It is a file that had no holes when it was opened.
     pub is_allocated: bool,
-    /// How transfers reach it.
+    /// Way of transfers.
     pub engine: Engine,
 }
 
 /// Counters of a device; sums since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeviceStats {
-    /// Reads of batches.
+    /// Read operations.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Writes of batches.
+    /// Write operations.
     pub writes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Flushes.
+    /// Flushes of the device.
     pub flushes: u64,
     /// Bytes discarded.
     pub discarded_bytes: u64,
-    /// Batches that went through a ring.
+    /// Batches through a ring.
     pub ring_batches: u64,
-    /// System calls of rings: transfers by this are how many a submission carries.
+    /// System calls of rings: transfers divided by this are the mean number per submission.
     pub ring_enters: u64,
-    /// Reads, or parts of them, that were copied because their memory was not aligned. All others went straight to the caller's.
+    /// Reads, or parts of them, that were copied because their memory was not aligned. All others went
+    /// directly to the caller's memory.
     pub copied_reads: u64,
-    /// Batches that went through system calls: there are no rings, or all were in use.
+    /// Batches through system calls: there are no rings, or all were in use.
     pub call_batches: u64,
-    /// Transfers that the device did in parts.
+    /// Short transfers, which were completed in parts.
     pub short: u64,
 }
 
-/// A device. Calls may come from any thread. Transfers say by [`nacre_env::blocking`] when they wait; everything else blocks. Transfers that
-/// overlap in time and place leave either data.
+/// A device. Calls may come from any thread. Transfers report by [`nacre_env::blocking`] that they wait; all
+/// other calls block. Of concurrent transfers that overlap, either leaves its data.
 pub trait BlockDevice: Send + Sync {
     /// Reads all operations of a batch, in any order.
     ///
     /// # Errors
-    /// Of the first operation that failed; nothing is known of the other buffers then. `EINVAL` for an operation that is
-    /// not aligned, `UnexpectedEof` beyond the end.
+    /// That of the first operation that failed; the content of the other buffers is undefined then. `EINVAL`
+    /// for an operation that is not aligned, `UnexpectedEof` beyond the end.
     fn read(&self, batch: &mut [ReadOp<'_>]) -> io::Result<()>;
 
-    /// Reads what `next` gives, which is asked for more while earlier operations are under way, and tells `done` of each part that has
-    /// arrived: the number of the operation, from 0, where the part begins in it, and its bytes. Both multiples of [`BLOCK`].
+    /// Reads the operations from `next`, which is called for more while earlier ones are under way, and
+    /// passes each part that has arrived to `done`: number of the operation, from 0, offset of the part in
+    /// it, and bytes. Both offset and length are multiples of [`BLOCK`].
     ///
     /// # Errors
     /// As [`BlockDevice::read`].
@@ -118,62 +122,64 @@ pub trait BlockDevice: Send + Sync {
         read_together(|batch| self.read(batch), next, done)
     }
 
-    /// Memory for reads that nobody waits for yet; `None` if the device has no way to do that.
+    /// Returns memory for asynchronous reads; `None` if the device does not support them.
     fn fetcher(&self) -> Option<Box<dyn Fetch>> {
         None
     }
 
-    /// Writes all operations of a batch, in any order. Whoever reads afterwards gets the data, also after the end of this
-    /// process; a power cut may lose or tear it until [`BlockDevice::flush`].
+    /// Writes all operations of a batch, in any order. Later reads return the data, also after the end of
+    /// this process; a power cut may lose or tear it until [`BlockDevice::flush`].
     ///
     /// # Errors
-    /// Of the first operation that failed; any part of the batch may be on the medium then.
+    /// That of the first operation that failed; any part of the batch may be on the medium then.
     fn write(&self, batch: &[WriteOp<'_>]) -> io::Result<()>;
 
-    /// Makes everything durable whose write had returned before the call.
+    /// Makes every write durable that returned before the call.
     ///
     /// # Errors
-    /// After one, nothing is known of what was not durable before.
+    /// After an error, the state of data that was not durable before is unknown.
     fn flush(&self) -> io::Result<()>;
 
-    /// Says that nobody needs the bytes of a range any more; reading them gives anything.
+    /// Discards a range, whose bytes are not needed any more; reading them returns undefined data.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if the device does not want to know.
+    /// `EOPNOTSUPP` if the device does not support discards.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Size in bytes, a multiple of [`BLOCK`].
+    /// Returns the size in bytes, a multiple of [`BLOCK`].
     fn size(&self) -> u64;
 
-    /// What it is.
+    /// Returns the properties of the device.
     fn info(&self) -> DeviceInfo;
 
-    /// Counters.
+    /// Returns the counters.
     fn stats(&self) -> DeviceStats;
 }
 
-/// Parts of a [`Fetch`].
+/// Number of parts of a [`Fetch`].
 pub const FETCH_PARTS: usize = 2;
 /// Bytes of a part.
 pub const FETCH_BYTES: usize = 1 << 20;
 
-/// Memory into which a device reads while nobody waits, in [`FETCH_PARTS`] parts. Dropping it waits for what is under way.
+/// Memory for asynchronous reads of a device, in [`FETCH_PARTS`] parts. Dropping it waits for reads under
+/// way.
 pub trait Fetch: Send {
-    /// Begins to read ranges, each an offset and a length, into a part, one behind the other; what was there before is gone. Waits
-    /// only for what is still under way there. What goes wrong is said by [`Fetch::finish`].
+    /// Begins to read ranges, each an offset and a length, into a part, one after the other, over its earlier
+    /// content. Waits only for reads still under way there. [`Fetch::finish`] reports errors.
     fn begin(&mut self, part: usize, ranges: &[(u64, usize)]);
 
-    /// Is nothing under way in a part?
+    /// Whether no read is under way in a part.
     fn is_there(&mut self, part: usize) -> bool;
 
-    /// Waits until all of a part is there, and gives it.
+    /// Waits until a part is complete, and returns it.
     ///
     /// # Errors
-    /// Of a range, as [`BlockDevice::read`]; nothing is known of the part then. `EINVAL` if there were too many ranges, or too long ones.
+    /// That of a range, as [`BlockDevice::read`]; the content of the part is undefined then. `EINVAL` if
+    /// there were too many ranges, or too long ones.
     fn finish(&mut self, part: usize) -> io::Result<&[u8]>;
 }
 
-/// [`BlockDevice::read_each`] with one batch for all.
+/// Implements [`BlockDevice::read_each`] with one batch.
 pub(super) fn read_together<'a>(
     read: impl FnOnce(&mut [ReadOp<'_>]) -> io::Result<()>,
     next: &mut dyn FnMut() -> Option<ReadOp<'a>>,

@@ -1,7 +1,7 @@
-//! The directory of a block store: what it is, which device it belongs to, the index.
+//! The directory of a block store: its identity, its device, the index.
 //!
-//! `superblock` is written last when a store is made. A directory that holds only what an unfinished making leaves
-//! behind counts as empty; the file on which data would lie does not.
+//! `superblock` is written last when a store is created. A directory that contains only the remains of an
+//! unfinished creation counts as empty; the file of the data does not.
 
 use super::options::BlockStoreOptions;
 use crate::exclusive::Exclusive;
@@ -18,41 +18,42 @@ use std::path::{Path, PathBuf};
 
 use super::label::DeviceProblem;
 
-/// Name of the label's file.
+/// Name of the file with the label.
 const HEADER: &str = "superblock";
 /// Name of the index's directory.
 pub(super) const INDEX: &str = "index";
 /// File with the path of the device, relative to the directory or absolute.
 const DEVICE: &str = "device";
-/// The file that is the device if none is named.
+/// The file used as the device if none is named.
 pub(super) const OWN_DEVICE: &str = "data";
-/// Files while they are written.
+/// Temporary names of files that are being written.
 const UNFINISHED: [&str; 5] =
     ["superblock.new", "superblock.copy.new", "device.new", "joining.new", "address.new"];
 
-/// Is this the directory of a block store?
+/// Whether this is the directory of a block store.
 pub fn is_block_store(dir: &Path) -> bool {
     dir.join(DEVICE).exists()
 }
 
-/// Path of the device of the block store in a directory; `None` if there is none.
+/// Returns the path of the device of the block store in a directory; `None` if there is none.
 pub fn device_of(dir: &Path) -> Option<PathBuf> {
     is_block_store(dir).then(|| read_device(dir).ok()).flatten().map(|device| dir.join(device))
 }
 
-/// A directory that this process has for itself. Dropping it gives it up.
+/// A directory that this process has locked for itself. Dropping it releases the lock.
 pub(super) struct Directory {
     fd: Exclusive,
-    /// `None` until [`Directory::finish`] of a store that is being made.
+    /// `None` until [`Directory::finish`] of a store that is being created.
     pub(super) label: Option<BlockLabel>,
     /// Path of the device.
     pub(super) device: PathBuf,
-    /// Copies of the label's file that could not be read.
+    /// Copies of the label that could not be read.
     pub(super) damaged: Vec<PathBuf>,
 }
 
 impl Directory {
-    /// Opens and locks `dir`, making it if `options` say so, and checks that it is a store or can become one.
+    /// Opens and locks `dir`, creating it if `options` ask for it, and checks that it is a store or can
+    /// become one.
     pub(super) fn open(dir: &Path, options: &BlockStoreOptions) -> Result<Directory> {
         let fd = take(dir, options.create, options.read_only)?;
         let found = read_label(dir)?;
@@ -113,7 +114,7 @@ impl Directory {
         write().map_err(|error| path_error("write the superblock in", dir, error))
     }
 
-    /// Names in the directory that no store puts there.
+    /// Returns the names in the directory that do not belong to a store.
     pub(super) fn strays(&self, dir: &Path) -> Result<Vec<PathBuf>> {
         let known =
             [HEADER, INDEX, DEVICE, OWN_DEVICE, LOCK_CLIENTS, CLASS, JOINING, ADDRESS, MARK, MARK_NEW];
@@ -125,7 +126,7 @@ impl Directory {
         Ok(names.map(|name| dir.join(std::ffi::OsString::from_vec(name))).collect())
     }
 
-    /// Only what an unfinished making leaves.
+    /// Whether only remains of an unfinished creation are there.
     fn is_empty(&self, dir: &Path) -> Result<bool> {
         let left = ["lost+found", INDEX, DEVICE, OWN_DEVICE];
         let names = names(&self.fd, dir)?;

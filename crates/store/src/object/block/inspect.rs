@@ -1,7 +1,7 @@
-//! Looking at a store that nobody uses, without changing it.
+//! Inspection of a store that is not in use, without changing it.
 //!
-//! The device is opened for reading. The index would be changed by opening it, as its log is carried over; so a copy of it is
-//! opened, in a directory that the caller gives and takes away.
+//! The device is opened for reading. Opening the index would change it, as its log is replayed; so the
+//! inspector opens a copy of it, in a directory that the caller provides and removes.
 
 use super::allocator::Allocator;
 use super::device::shadow::ShadowDevice;
@@ -24,7 +24,7 @@ use std::ops::{Bound, ControlFlow};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// A store that is looked at. Nobody else can open it meanwhile.
+/// A store under inspection, locked against other openers.
 pub struct Inspector {
     dir: PathBuf,
     directory: Directory,
@@ -34,45 +34,45 @@ pub struct Inspector {
     state: BlockStoreRecord,
 }
 
-/// What is found where a label should be on the device.
+/// Content of a label's place on the device.
 pub type LabelFound = std::result::Result<BlockLabel, String>;
 
-/// What a store is as a whole.
+/// Properties of a store as a whole.
 #[derive(Debug)]
 pub struct StoreInspection {
     /// The label in the directory.
     pub label: BlockLabel,
     /// Path of the device.
     pub device: PathBuf,
-    /// Its size in bytes.
+    /// Size of the device in bytes.
     pub device_bytes: u64,
-    /// The labels in its first block, and in the last one of the size that it had when it was made.
+    /// The labels in its first block, and in the last one of the size at its creation.
     pub labels: [LabelFound; 2],
-    /// All data of this generation and those before is durable.
+    /// All data of this generation and earlier ones is durable.
     pub generation: u64,
     /// The last run stopped in order.
     pub is_clean: bool,
-    /// Objects, those of them whose bytes are in their record, maps, and sequences.
+    /// Objects.
     pub objects: u64,
-    /// Of these, objects whose bytes are in their record.
+    /// Objects whose bytes are in their record.
     pub inline: u64,
-    /// Maps of 256 KiB.
+    /// Maps, each of 256 KiB.
     pub maps: u64,
-    /// Sequences.
+    /// Sequences in the index.
     pub sequences: u64,
-    /// Bytes of blocks that objects have, and of all that they can have.
+    /// Bytes of blocks that objects own.
     pub used_bytes: u64,
-    /// Bytes of all blocks that objects can have.
+    /// Bytes of all blocks that can hold data.
     pub total_bytes: u64,
     /// Free space.
     pub free: FreeExtents,
-    /// Blocks that go back to what they were before when the store is opened: a power cut kept them from the device.
+    /// Blocks that opening the store will revert: a power cut kept their data from the device.
     pub blocks_to_recover: u64,
-    /// One sentence for each thing that is wrong.
+    /// One sentence for each kind of damage.
     pub damage: Vec<String>,
 }
 
-/// A piece of an object.
+/// A piece of an object on the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PieceInspection {
     /// Offset in the object, in bytes.
@@ -81,28 +81,28 @@ pub struct PieceInspection {
     pub physical: u64,
     /// Length in bytes.
     pub len: u64,
-    /// CRC-32C of each block; empty for space that is set aside.
+    /// CRC-32C of each block; empty for reserved space.
     pub checksums: Vec<u32>,
     /// Offsets in the object of blocks that cannot be read (true) or do not match their checksum.
     pub damaged: Vec<(u64, bool)>,
 }
 
-/// What an object is.
+/// Properties of an object.
 #[derive(Debug)]
 pub struct ObjectInspection {
-    /// Its record.
+    /// Head record.
     pub head: BlockHeadRecord,
-    /// Where its data is, in the order of the object.
+    /// Pieces of its data, in the order of the object.
     pub pieces: Vec<PieceInspection>,
-    /// One sentence for each thing that is wrong.
+    /// One sentence for each kind of damage.
     pub damage: Vec<String>,
 }
 
 impl Inspector {
-    /// Opens the store in `dir` for looking; `scratch` is an empty directory with room for its index.
+    /// Opens the store in `dir` for inspection; `scratch` is an empty directory with space for its index.
     ///
     /// # Errors
-    /// As [`super::BlockStore::open`], if there is no store or somebody uses it.
+    /// As [`super::BlockStore::open`], if there is no store or it is in use.
     pub fn open(dir: &Path, scratch: &Path) -> Result<Inspector> {
         let directory = Directory::open(dir, &BlockStoreOptions::default())?;
         let label = directory.label.clone().ok_or_else(|| ObjectError::Missing { dir: dir.to_owned() })?;
@@ -115,7 +115,7 @@ impl Inspector {
         Ok(Inspector { dir: dir.to_owned(), directory, label, device, index, state })
     }
 
-    /// The store as a whole. Data is read only where a power cut may have kept it from the device.
+    /// Inspects the store as a whole. Data is read only where a power cut may have kept it from the device.
     ///
     /// # Errors
     /// If the index cannot be read at all.
@@ -189,7 +189,7 @@ impl Inspector {
         BlockLabel::decode(&block[..BLOCK_LABEL_LEN]).map_err(|error| error.to_string())
     }
 
-    /// Do maps belong to heads, and have heads as many blocks as they say? How many maps there are.
+    /// Checks that maps belong to heads, and that heads count their blocks right. Returns the number of maps.
     fn compare_maps(&self, said: &BTreeMap<Fid, u64>, damage: &mut Vec<String>) -> Result<u64> {
         let (mut maps, mut found) = (0, BTreeMap::<Fid, u64>::new());
         self.index.scan(MAPS, &[], Bound::Unbounded, &mut |key, value| {
@@ -227,7 +227,7 @@ impl Inspector {
         visit_keys(&self.index, OBJECTS, visit)
     }
 
-    /// An object; `None` if there is none. All its data is read and compared with its checksums.
+    /// Inspects an object; `None` if it does not exist. All its data is read and compared with its checksums.
     ///
     /// # Errors
     /// If the index cannot be read at all.

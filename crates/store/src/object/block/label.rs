@@ -1,4 +1,4 @@
-//! What a device says of itself, and what is done before it is overwritten.
+//! The label of a device, and the checks before a device is overwritten.
 
 use super::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp, WriteOp};
 use crate::object::{ObjectError, Result};
@@ -7,19 +7,19 @@ use std::io;
 
 /// Smallest device in bytes.
 pub(super) const SIZE_MIN: u64 = 1 << 20;
-/// Bytes at both ends of a device that must be zeros before it is taken: all known signatures lie there.
+/// Bytes at both ends of a device that must be zeros before it is used: all known signatures are there.
 const LOOK: u64 = 1 << 20;
 
-/// Why a device cannot be used.
+/// Reason why a device cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceProblem {
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{0}")]
     Io(#[source] io::Error),
-    /// Somebody's data is on it.
+    /// It has the signature of another system's data.
     #[error("it holds {0}; nothing was overwritten")]
     Signature(&'static str),
-    /// It is none of ours.
+    /// It has no valid label of a store.
     #[error("{0}")]
     Label(#[source] BlockLabelError),
     /// It belongs to another target.
@@ -33,20 +33,20 @@ pub enum DeviceProblem {
     /// It belongs to another directory.
     #[error("it and the target's directory belong to different stores")]
     OtherStore,
-    /// Its end is missing.
+    /// It is shorter than its label says.
     #[error("it has {found} bytes, but had {expected} when it was made")]
     Truncated {
-        /// Size found.
+        /// Size found, in bytes.
         found: u64,
-        /// Size in the label.
+        /// Size in the label, in bytes.
         expected: u64,
     },
-    /// Nothing fits.
+    /// It is too small for a store.
     #[error("it has {0} bytes, less than {SIZE_MIN}")]
     TooSmall(u64),
 }
 
-/// Names the device in an error.
+/// Wraps a problem with the name of the device.
 pub(super) fn refused(device: &dyn BlockDevice, problem: DeviceProblem) -> ObjectError {
     ObjectError::Device { device: device.info().name, problem }
 }
@@ -59,7 +59,7 @@ fn read_at(device: &dyn BlockDevice, offset: u64, len: u64) -> Result<AlignedBuf
     Ok(buffer)
 }
 
-/// Whose data begins like this? `end` are the last bytes of the device.
+/// Returns the name of the format whose signature this is. `end` are the last bytes of the device.
 fn signature(start: &[u8], end: &[u8]) -> Option<&'static str> {
     let has = |at: usize, magic: &[u8]| start.get(at..at + magic.len()) == Some(magic);
     let known: &[(usize, &[u8], &str)] = &[
@@ -86,13 +86,13 @@ fn last_block(size: u64) -> u64 {
     size / BLOCK - 1
 }
 
-/// What is on a device that is to be overwritten; `None` if there is nothing.
+/// Returns a description of the data on a device that is to be overwritten; `None` if there is none.
 pub(in crate::object) fn found_on(device: &dyn BlockDevice) -> Result<Option<&'static str>> {
     let look = LOOK.min(device.size());
     Ok(signature(&read_at(device, 0, look)?, &read_at(device, device.size() - look, look)?))
 }
 
-/// Takes what [`found_on`] looks at off a device: it belongs to nobody then. Durable on return.
+/// Clears the bytes that [`found_on`] examines: the device is then free for another use. Durable on return.
 pub(in crate::object) fn wipe(device: &dyn BlockDevice) -> io::Result<()> {
     let look = LOOK.min(device.size());
     let zeros = AlignedBuffer::zeroed(look as usize);
@@ -101,7 +101,7 @@ pub(in crate::object) fn wipe(device: &dyn BlockDevice) -> io::Result<()> {
     device.flush()
 }
 
-/// Makes a device ours. It is left alone if it holds anything, unless `force` is on.
+/// Formats a device. It is left alone if it holds anything, unless `force` is on.
 pub(super) fn format(device: &dyn BlockDevice, label: &BlockLabel, force: bool) -> Result<()> {
     let size = device.size();
     if size < SIZE_MIN {
@@ -112,7 +112,7 @@ pub(super) fn format(device: &dyn BlockDevice, label: &BlockLabel, force: bool) 
     if let (Some(found), false) = (signature(&start, &end), force) {
         return Err(refused(device, DeviceProblem::Signature(found)));
     }
-    // Signatures of others go, so that nobody takes the device for theirs.
+    // Foreign signatures are erased, so that no other system takes the device for its own.
     let zeros = AlignedBuffer::zeroed(look as usize);
     let mut block = AlignedBuffer::zeroed(BLOCK as usize);
     block[..BLOCK_LABEL_LEN].copy_from_slice(&label.encode());
@@ -132,7 +132,8 @@ pub(super) fn format(device: &dyn BlockDevice, label: &BlockLabel, force: bool) 
     work().map_err(|error| refused(device, DeviceProblem::Io(error)))
 }
 
-/// Writes a label to its place at the beginning (`at_end`: to that of its copy, by the size that it names). Durable on return.
+/// Writes a label to its place at the beginning (`at_end`: its copy, at the size that it records). Durable on
+/// return.
 fn write(device: &dyn BlockDevice, label: &BlockLabel, at_end: bool) -> Result<()> {
     let mut block = AlignedBuffer::zeroed(BLOCK as usize);
     block[..BLOCK_LABEL_LEN].copy_from_slice(&label.encode());
@@ -141,9 +142,10 @@ fn write(device: &dyn BlockDevice, label: &BlockLabel, at_end: bool) -> Result<(
     written.map_err(|error| refused(device, DeviceProblem::Io(error)))
 }
 
-/// The label that a store has on a device that may be longer than it was: one more copy of it at the new end, then `keep` makes the
-/// directory remember it, then it takes the place of `found`, which is the one at the beginning. Whatever was done before a crash, the
-/// directory names a size whose end holds a copy, and the next opening does the rest. A copy at the end that is damaged is written anew.
+/// Extends the label of a store on a device that may have grown: writes a further copy at the new end, then
+/// `keep` makes the directory record it, then it replaces `found`, which is the one at the beginning.
+/// Whichever steps were done before a crash, the directory records a size whose end holds a copy, and the
+/// next opening does the rest. A damaged copy at the end is rewritten.
 pub(super) fn grow(
     device: &dyn BlockDevice,
     own: &BlockLabel,
@@ -170,7 +172,7 @@ fn is_of(device: &dyn BlockDevice, own: &BlockLabel, block: u64) -> Result<bool>
     Ok(label.is_ok_and(|label| label.uuid == own.uuid))
 }
 
-/// Refuses a device that is shorter than it was.
+/// Refuses a device that is shorter than its label says.
 pub(super) fn check_size(device: &dyn BlockDevice, own: &BlockLabel) -> Result<()> {
     let size = device.size() / BLOCK * BLOCK;
     match size < own.size {
@@ -179,7 +181,8 @@ pub(super) fn check_size(device: &dyn BlockDevice, own: &BlockLabel) -> Result<(
     }
 }
 
-/// The labels of a device that are not what the directory says, each with its place and what is wrong, and written anew if `repair` is on.
+/// Returns the labels of a device that differ from the directory's, each with its place and the damage, and
+/// rewrites them if `repair` is on.
 pub(super) fn damaged(
     device: &dyn BlockDevice,
     own: &BlockLabel,
@@ -203,7 +206,8 @@ pub(super) fn damaged(
     Ok(found)
 }
 
-/// Reads the label of a device; a damaged one is taken from its copy at the end, and mended if `mend` is on.
+/// Reads the label of a device; a damaged one is taken from its copy at the end, and repaired if `mend` is
+/// on.
 pub(super) fn read(device: &dyn BlockDevice, wanted_size: Option<u64>, mend: bool) -> Result<BlockLabel> {
     let size = device.size();
     let decode = |block: u64| -> Result<std::result::Result<BlockLabel, BlockLabelError>> {
@@ -218,7 +222,7 @@ pub(super) fn read(device: &dyn BlockDevice, wanted_size: Option<u64>, mend: boo
         Ok(label) => Ok(label),
         Err(error @ BlockLabelError::Version { .. }) => Err(refused(device, DeviceProblem::Label(error))),
         Err(error) => {
-            // The size that the directory remembers says where the copy is.
+            // The size recorded by the directory locates the copy.
             let size = wanted_size.unwrap_or(size);
             if size > device.size() {
                 return Err(truncated(size));

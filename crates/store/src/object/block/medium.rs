@@ -1,4 +1,4 @@
-//! The device below a store: what is read from it is compared with checksums, never handed on unchecked.
+//! The device below a store: all data read from it is compared with checksums.
 
 use super::device::model::SimulatedDevice;
 use super::device::{BLOCK, BlockDevice, ReadOp, WriteOp};
@@ -15,35 +15,36 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const BLOCK_LEN: usize = BLOCK as usize;
 
-/// CRC-32C of a block.
+/// Returns the CRC-32C of a block.
 pub(super) fn block_crc(block: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(block)
 }
 
-/// What one operation reads: a run of blocks.
+/// The read of one operation: a run of blocks.
 struct Expected {
     object: Fid,
-    /// The first block of the run in the object.
+    /// First block of the run in the object.
     first: u64,
-    /// The first block of the run on the device.
+    /// First block of the run on the device.
     at_device: u64,
-    /// Where their checksums are in the plan.
+    /// Their checksums in the plan.
     crcs: Range<usize>,
 }
 
-/// Reads that are under way together.
+/// A batch of reads.
 #[derive(Default)]
 pub(super) struct Plan<'a> {
-    /// Those that the device has not been asked for.
+    /// Operations not submitted to the device yet.
     ops: VecDeque<ReadOp<'a>>,
-    /// Of each operation, also of those that it was asked for.
+    /// Runs of all operations, including submitted ones.
     expected: Vec<Expected>,
-    /// Checksums of all blocks. Copies, so that a map is looked at once for a read: those of large objects are not in the caches of the CPU.
+    /// Checksums of all blocks. Copies, so that each map is accessed once per read: maps of large objects are
+    /// not in the caches of the CPU.
     crcs: Vec<u32>,
 }
 
 impl<'a> Plan<'a> {
-    /// Plans to read blocks of one map, of which these are the places, from block `block` of the object on.
+    /// Plans to read blocks of one map, given their places, from block `block` of the object on.
     pub(super) fn push(
         &mut self,
         object: Fid,
@@ -72,7 +73,8 @@ impl<'a> Plan<'a> {
         assert!(buffer.is_empty(), "each block that is read has a place");
     }
 
-    /// Object, offset and place of the first block in `bytes` that is not what was written. They are those of an operation from `at` on.
+    /// Returns object, offset and place of the first block in `bytes` that does not match its checksum. The
+    /// bytes are those of an operation from `at` on.
     fn find_damage(&self, op: usize, at: usize, bytes: &[u8]) -> Option<(Fid, u64, u64)> {
         let Expected { object, first, at_device, crcs } = &self.expected[op];
         let skipped = at / BLOCK_LEN;
@@ -83,12 +85,12 @@ impl<'a> Plan<'a> {
         Some((*object, (first + bad) * BLOCK, (at_device + bad) * BLOCK))
     }
 
-    /// Operations that were planned so far.
+    /// Returns the number of operations planned so far.
     pub(super) fn len(&self) -> usize {
         self.expected.len()
     }
 
-    /// Transfers of the operations from `from` on.
+    /// Returns the number of transfers of the operations from `from` on.
     pub(super) fn pieces_from(&self, from: usize) -> u32 {
         transfers::pieces(self.expected[from..].iter().map(range_of))
     }
@@ -100,13 +102,13 @@ pub(super) struct Medium {
     dir: PathBuf,
     device: Arc<SimulatedDevice>,
     name: String,
-    /// Data was written to the device since the last flush began.
+    /// Data was written to the device since the beginning of the last flush.
     is_dirty: AtomicBool,
     checksum_errors: AtomicU64,
 }
 
 impl Medium {
-    /// What the device holds may not be durable.
+    /// Creates the medium; data on the device may not be durable yet.
     pub(super) fn new(dir: &Path, device: Arc<SimulatedDevice>) -> Medium {
         Medium {
             dir: dir.to_owned(),
@@ -129,7 +131,7 @@ impl Medium {
         &self.name
     }
 
-    /// Blocks that did not match their checksum.
+    /// Returns the number of blocks that did not match their checksum.
     pub(super) fn checksum_errors(&self) -> u64 {
         self.checksum_errors.load(Ordering::Relaxed)
     }
@@ -138,17 +140,17 @@ impl Medium {
         self.checksum_errors.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// Was data written to the device that no flush has begun to make durable?
+    /// Whether data was written to the device that no flush has begun to make durable.
     pub(super) fn is_dirty(&self) -> bool {
         self.is_dirty.load(Ordering::Acquire)
     }
 
-    /// A flush begins; whether there is something for it to do. [`Medium::flush`] does it.
+    /// Begins a flush; returns whether there is anything to flush. [`Medium::flush`] does it.
     pub(super) fn begin_flush(&self) -> bool {
         self.is_dirty.swap(false, Ordering::AcqRel)
     }
 
-    /// Makes durable what was written before [`Medium::begin_flush`].
+    /// Makes the writes before [`Medium::begin_flush`] durable.
     pub(super) fn flush(&self) -> Result<()> {
         self.device.flush().map_err(|source| {
             self.is_dirty.store(true, Ordering::Release);
@@ -157,26 +159,26 @@ impl Medium {
         })
     }
 
-    /// Writes to blocks that were taken for an object and that no record knows of yet.
+    /// Writes to blocks that were allocated for an object and that no record refers to yet.
     pub(super) fn write(&self, object: Fid, ops: &[WriteOp<'_>]) -> Result<()> {
         debug_assert!(
             ops.iter().all(|op| op.offset.is_multiple_of(BLOCK) && op.data.len().is_multiple_of(BLOCK_LEN))
         );
         transfers::note_writes(ops.iter().map(|op| (op.offset, op.data.len())));
         let written = self.device.write(ops);
-        // Before the change is committed, so that the flush of its generation knows.
+        // Before the change is committed, so that the flush of its generation covers it.
         if !self.is_dirty() {
             self.is_dirty.store(true, Ordering::Release);
         }
         written.map_err(|source| match source.kind() {
-            // A sparse file whose file system is full.
+            // The device is a sparse file, and its file system is full.
             io::ErrorKind::StorageFull => ObjectError::NoSpace,
             _ => ObjectError::Io { action: "write to the device", object, source },
         })
     }
 
-    /// Reads what is planned, and what `more` plans while that is under way, until it says that there is no more. Checksums are compared
-    /// as parts arrive.
+    /// Reads the planned operations, and those that `more` plans meanwhile, until it has no more. Checksums
+    /// are compared as parts arrive.
     pub(super) fn read<'a>(
         &self,
         plan: Plan<'a>,
@@ -239,12 +241,12 @@ impl Medium {
     }
 }
 
-/// Where on the device an operation reads.
+/// Returns the range of an operation on the device: offset and length in bytes.
 fn range_of(expected: &Expected) -> (u64, usize) {
     (expected.at_device * BLOCK, expected.crcs.len() * BLOCK_LEN)
 }
 
-/// Blocks at the beginning that are read, or are zeros, together.
+/// Returns the number of blocks at the beginning that can be read, or zeroed, together.
 fn run_of(places: &[Place]) -> usize {
     let is_data = |place: &Place| matches!(place, Place::Data(..));
     let goes_on = |pair: &[Place]| match (pair[0], pair[1]) {

@@ -1,7 +1,7 @@
-//! Objects in memory: their heads, and the maps that were used lately.
+//! Objects in memory: their heads, and recently used maps.
 //!
-//! Everything here can be forgotten and read from the index again, except which generation an object was changed in: one that is
-//! read again counts as changed just now.
+//! Everything here can be dropped and read from the index again, except the generation in which an object was
+//! changed last: an object that is read again counts as just changed.
 
 use super::change::Locked;
 use super::space::WriteStream;
@@ -21,11 +21,11 @@ use std::sync::{Arc, OnceLock};
 /// Maps: FID in key form, number of the map, big-endian -> [`BlockMapRecord`].
 pub(super) const MAPS: Table = Table(4);
 
-/// Maps that are found at once.
+/// Maps that are looked up at once.
 const MAPS_AT_ONCE: usize = 64;
-/// Parts of the table, so that threads do not wait for each other.
+/// Shards of the table, against lock contention.
 const SHARDS: usize = 64;
-/// Objects in memory at most, apart from those in use.
+/// Maximum objects in memory, apart from those in use.
 const OBJECTS_MAX: usize = 64 << 10;
 
 /// An object in memory.
@@ -33,30 +33,30 @@ pub(super) struct Object {
     pub(super) fid: Fid,
     pub(super) state: RwLock<State>,
     pub(super) stream: Mutex<WriteStream>,
-    /// Where the last large read ended, in bytes.
+    /// Offset at which the last large read ended, in bytes.
     pub(super) read_end: AtomicU64,
     /// Large reads under way.
     pub(super) reading: AtomicUsize,
     maps: Mutex<HashMap<u64, Arc<BlockMapRecord>>>,
 }
 
-/// What an object is.
+/// State of an object.
 pub(super) struct State {
-    /// `None` if it does not exist.
+    /// Head record; `None` if the object does not exist.
     pub(super) head: Option<BlockHeadRecord>,
-    /// The last generation in which its blocks changed.
+    /// Last generation in which its blocks changed.
     pub(super) generation: u64,
-    /// Its last change.
+    /// Transaction of its last change.
     pub(super) transno: TransNo,
 }
 
-/// A part of the objects.
+/// A shard of the objects.
 type Shard = HashMap<Fid, Arc<Object>>;
 
-/// Some maps, and the key behind which there may be more.
+/// Some maps, and the key after which there may be more.
 pub(super) type SomeMaps = (Vec<(Fid, u64)>, Option<[u8; 24]>);
 
-/// The objects of a store: their records in the index of a volume, and those of them that are in memory.
+/// The objects of a store: their records in the index of a volume, and the subset that is in memory.
 pub(super) struct Objects {
     volume: Volume,
     shards: Box<[Mutex<Shard>]>,
@@ -65,11 +65,11 @@ pub(super) struct Objects {
     maps_max: usize,
     next_to_shrink: AtomicUsize,
     counts: Counts,
-    /// Asked before an object is made.
+    /// Check before an object is created.
     owned: OnceLock<Box<Owned>>,
 }
 
-/// How many objects there are, and what became of how many since the store was opened.
+/// Counts of objects: existing, created and destroyed since the store was opened.
 #[derive(Default)]
 pub(super) struct Counts {
     existing: AtomicU64,
@@ -78,7 +78,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// A change was committed before and after which the object exists, or not.
+    /// Counts a committed change, given whether the object existed before and exists afterwards.
     fn note(&self, was: bool, is: bool) {
         match (was, is) {
             (false, true) => {
@@ -106,13 +106,13 @@ impl Counts {
     }
 }
 
-/// Which object and map a key belongs to.
+/// Parses a key into object and map number.
 pub(super) fn parse_map_key(key: &[u8]) -> Option<(Fid, u64)> {
     let (fid, number) = key.split_first_chunk::<16>()?;
     Some((Fid::from_key(fid), u64::from_be_bytes(number.try_into().ok()?)))
 }
 
-/// Key of a map.
+/// Returns the key of a map.
 pub(super) fn map_key(object: Fid, number: u64) -> [u8; 24] {
     let mut key = [0; 24];
     key[..16].copy_from_slice(&object.to_key());
@@ -121,7 +121,7 @@ pub(super) fn map_key(object: Fid, number: u64) -> [u8; 24] {
 }
 
 impl Objects {
-    /// The objects on a volume, with so many maps in memory at most.
+    /// Creates the objects of a volume, with at most `maps_max` maps in memory.
     pub(super) fn new(volume: Volume, maps_max: usize) -> Result<Objects> {
         let mut existing = 0;
         visit_keys(volume.index(), OBJECTS, &mut |_| existing += 1)?;
@@ -150,17 +150,17 @@ impl Objects {
         &self.counts
     }
 
-    /// Has `owned` asked before an object is made. Only the first call counts.
+    /// Sets the check that runs before an object is created. Only the first call counts.
     pub(super) fn set_owned(&self, owned: Box<Owned>) {
         let _ = self.owned.set(owned);
     }
 
-    /// May the object be made, if it does not exist?
+    /// Whether the object may be created, if it does not exist.
     pub(super) fn may_be_made(&self, object: Fid) -> Result<bool> {
         self.owned.get().map_or(Ok(true), |owned| owned(&object))
     }
 
-    /// Keeps every other thread from an object.
+    /// Locks an object against all other threads.
     pub(super) fn lock<'a>(&'a self, object: &'a Object) -> Locked<'a> {
         let state = object.state.try_write().unwrap_or_else(|| nacre_env::blocking(|| object.state.write()));
         Locked::new(self, object, state)
@@ -171,7 +171,7 @@ impl Objects {
         &self.shards[(hash >> 58) as usize % SHARDS]
     }
 
-    /// Objects in memory.
+    /// Returns the number of objects in memory.
     pub(super) fn in_memory(&self) -> u64 {
         self.objects.load(Ordering::Relaxed) as u64
     }
@@ -181,14 +181,14 @@ impl Objects {
             || self.objects.load(Ordering::Relaxed) > OBJECTS_MAX
     }
 
-    /// The object; `None` if it is not in memory and does not exist, unless `make` is on.
+    /// Returns the object; `None` if it is not in memory and does not exist, unless `make` is on.
     pub(super) fn object(&self, fid: Fid, make: bool) -> Result<Option<Arc<Object>>> {
         let found = {
             let mut shard = self.shard(fid).lock();
             if let Some(object) = shard.get(&fid) {
                 return Ok(Some(object.clone()));
             }
-            // Under the lock: nobody else may make it meanwhile.
+            // Under the lock: no other thread may create it meanwhile.
             let head = self.read_head(fid)?;
             if head.is_none() && !make {
                 return Ok(None);
@@ -218,7 +218,7 @@ impl Objects {
         read.map_err(|_| ObjectError::Damaged { object: fid, what: "its record cannot be read" })
     }
 
-    /// A map of an object, whose state the caller has locked in any way.
+    /// Returns a map of an object, whose state the caller has locked in either mode.
     pub(super) fn map(&self, object: &Object, number: u64) -> Result<Arc<BlockMapRecord>> {
         if let Some(map) = object.maps.lock().get(&number) {
             return Ok(map.clone());
@@ -232,7 +232,8 @@ impl Objects {
         Ok(map)
     }
 
-    /// Looks at a map as [`Objects::map`] gives it, with no count of its users touched where it is in memory.
+    /// Passes a map to `f` as [`Objects::map`] returns it, but without touching its reference count if it is
+    /// in memory.
     pub(super) fn with_map<R>(
         &self,
         object: &Object,
@@ -245,14 +246,14 @@ impl Objects {
         self.map(object, number).map(|map| look(&map))
     }
 
-    /// Where block `block` of an object is, whose state the caller has locked in any way.
+    /// Returns the place of block `block` of an object, whose state the caller has locked in either mode.
     pub(super) fn place(&self, object: &Object, block: u64) -> Result<Place> {
         self.with_map(object, block / MAP_BLOCKS as u64, |map| {
             map.places[(block % MAP_BLOCKS as u64) as usize]
         })
     }
 
-    /// Keeps a map in memory, or forgets it.
+    /// Keeps a map in memory, or drops it.
     pub(super) fn remember_map(&self, object: &Object, number: u64, map: Option<Arc<BlockMapRecord>>) {
         let mut maps = object.maps.lock();
         let (was, is) = match map {
@@ -272,7 +273,7 @@ impl Objects {
         maps.clear();
     }
 
-    /// Forgets objects and maps if there are too many: a part of the table at a time, in turn.
+    /// Drops objects and maps if there are too many: one shard at a time, round-robin.
     fn shrink(&self) {
         for _ in 0..SHARDS {
             if !self.is_full() {
@@ -292,7 +293,7 @@ impl Objects {
         }
     }
 
-    /// Numbers of the maps of an object from `from` up to and without `end`.
+    /// Returns the numbers of an object's maps from `from` to `end` (exclusive).
     pub(super) fn map_numbers(&self, object: Fid, from: u64, end: u64) -> Result<Vec<u64>> {
         let start = map_key(object, from);
         let mut numbers = Vec::new();
@@ -310,7 +311,7 @@ impl Objects {
         Ok(numbers)
     }
 
-    /// Some maps after `from`, and the last key if there may be more.
+    /// Returns some maps after `from`, and the last key if there may be more.
     pub(super) fn some_maps(&self, from: Option<&[u8; 24]>) -> Result<SomeMaps> {
         let mut found = Vec::new();
         let mut last = None;
@@ -324,7 +325,7 @@ impl Objects {
         Ok((found, last.filter(|_| !is_end)))
     }
 
-    /// A change of an object was committed: how it exists since, and what its maps are.
+    /// Notes a committed change of an object: whether it existed before, and exists afterwards.
     pub(super) fn note_change(&self, was: bool, is: bool) {
         self.counts.note(was, is);
         self.shrink();

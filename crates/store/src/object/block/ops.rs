@@ -1,4 +1,4 @@
-//! The calls of [`ObjectStore`] on a block store.
+//! Implements [`ObjectStore`] for a block store.
 
 use super::device::{BLOCK, BlockDevice};
 use super::objects::Object;
@@ -15,29 +15,30 @@ use nacre_types::limits::FILE_SIZE_MAX;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Reads of callers that are put together at most: as many as a ring has under way.
+/// Maximum reads of callers in one batch: as many as a ring has in flight.
 const READS_AT_ONCE: usize = 32;
 /// Largest object in bytes, as on ext4: 16 TiB less a block. Larger files are striped.
 const SIZE_MAX: u64 = (1 << 44) - BLOCK;
 
-/// End of a range to which an object can grow.
+/// Returns the end of a range to which an object can grow.
 fn grown_end(offset: u64, len: u64) -> Result<u64> {
     range_end(offset, len).ok().filter(|&end| end <= SIZE_MAX).ok_or(ObjectError::TooLarge)
 }
 
-/// End of a range that a file can have.
+/// Returns the end of a range that a file can have.
 fn range_end(offset: u64, len: u64) -> Result<u64> {
     offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX).ok_or(ObjectError::TooLarge)
 }
 
 impl Core {
-    /// Ends objects, durably.
+    /// Destroys objects, durably.
     fn destroy_all(&self, objects: &[Fid]) -> Result<u64> {
         let mut count = 0;
         for object in objects {
             count += u64::from(self.objects.end(*object)?);
         }
-        // Also if nothing was there: a resend must not be confirmed before the first one's removal is durable.
+        // Also if no object existed: a resend must not be confirmed before the removal by the original
+        // request is durable.
         let volume = self.objects.volume();
         volume.sync_index(volume.index().last_transno())?;
         Ok(count)
@@ -46,7 +47,7 @@ impl Core {
     /// Does many reads as one batch of the device, so that one thread keeps it busy.
     ///
     /// # Errors
-    /// Of the first that failed; nothing is known of the others then.
+    /// That of the first read that failed; the content of the other buffers is undefined then.
     pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
         self.defrag.note_use();
         let read_at = |object: &Arc<Object>, offset, buffer: &mut [u8]| {
@@ -89,7 +90,7 @@ impl ObjectStore for BlockStore {
         if self.read_many(reads).is_ok() {
             return;
         }
-        // Nothing is known of the others then, so each is asked for by itself.
+        // The state of the other reads is unknown then, so each is repeated alone.
         for (number, request) in reads.iter_mut().enumerate() {
             match self.read(request.object, request.offset, request.buffer, 0) {
                 Ok(read) => request.read = read,
@@ -263,7 +264,7 @@ impl Advise for BlockStore {
     fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Result<()> {
         range_end(offset, len)?;
         match advice {
-            // Nothing is kept in memory.
+            // The store has no data cache.
             Advice::WillRead => Ok(()),
             Advice::DontNeed => self.sync(object),
         }

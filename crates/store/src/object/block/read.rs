@@ -1,4 +1,4 @@
-//! Reading: from the device straight into the caller's memory, and never unchecked.
+//! Reading: from the device directly into the caller's memory, with checksums always compared.
 
 use super::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp};
 use super::medium::{Plan, block_crc};
@@ -10,23 +10,24 @@ use std::sync::Arc;
 
 const BLOCK_LEN: usize = BLOCK as usize;
 
-/// A block whose data is not what was written.
+/// A block that does not match its checksum.
 pub(super) struct MapProblem {
     pub(super) offset: u64,
     pub(super) at_device: u64,
-    /// It could not even be read.
+    /// The block could not be read at all.
     pub(super) is_unreadable: bool,
 }
 
 impl Objects {
-    /// Fills `buffer` with whole blocks of an object from its block `first`; holes are zeros. The state is locked.
+    /// Fills `buffer` with whole blocks of an object from its block `first`; holes are zeros. The caller has
+    /// locked the state.
     pub(super) fn read_blocks(&self, object: &Object, first: u64, buffer: &mut [u8]) -> Result<()> {
         let mut plan = Plan::default();
         self.plan_blocks(object, first, buffer, &mut plan)?;
         self.volume().medium().read(plan, &mut |_| Ok(false))
     }
 
-    /// Plans to read whole blocks.
+    /// Plans the read of whole blocks.
     fn plan_blocks<'a>(
         &self,
         object: &Object,
@@ -48,7 +49,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Reads into `buffer` from `offset` of an object, whose state is locked in any way; how much there was.
+    /// Reads into `buffer` from `offset` of an object, whose state is locked in either mode; returns the
+    /// number of bytes.
     pub(super) fn read_locked(
         &self,
         object: &Object,
@@ -69,7 +71,7 @@ impl Objects {
             buffer[there.len()..].fill(0);
             return Ok(len);
         }
-        // Whole blocks straight, the two at the edges through memory of our own.
+        // Whole blocks directly, the two at the edges through the store's own memory.
         let skip = (offset % BLOCK) as usize;
         let lead = if skip == 0 { 0 } else { (BLOCK_LEN - skip).min(len) };
         let (front, rest) = buffer.split_at_mut(lead);
@@ -94,11 +96,11 @@ impl Objects {
         Ok(len)
     }
 
-    /// Does many reads as one batch of the device, so that one thread keeps it busy. Reads that are not of whole
-    /// blocks are left to `read_at`.
+    /// Does many reads as one batch of the device, so that one thread keeps it busy. `read_at` does those
+    /// that are not of whole blocks.
     ///
     /// # Errors
-    /// Of the first that failed; nothing is known of the others then.
+    /// That of the first read that failed; the content of the other buffers is undefined then.
     pub(super) fn read_many(
         &self,
         requests: &mut [ReadRequest<'_>],
@@ -122,7 +124,7 @@ impl Objects {
                 request.pieces = transfers::noted().reads;
             }
         }
-        // Each object is locked once, in one order, so that two of these calls do not wait for each other.
+        // Each object is locked once, in a fixed order, so that two of these calls do not deadlock.
         let mut order: Vec<&Arc<Object>> = objects.iter().collect();
         order.sort_unstable_by_key(|object| Arc::as_ptr(object));
         order.dedup_by_key(|object| Arc::as_ptr(object));
@@ -152,7 +154,7 @@ impl Objects {
         })
     }
 
-    /// Reads the data of a map and compares checksums. Returns how many bytes those were.
+    /// Reads the data of a map and compares checksums. Returns the number of bytes read.
     pub(super) fn check_map(&self, fid: Fid, number: u64) -> Result<(u64, Vec<MapProblem>)> {
         let Some(object) = self.object(fid, false)? else { return Ok((0, Vec::new())) };
         let _state = object.state.read();

@@ -1,4 +1,4 @@
-//! Opening: reading all maps, to know which blocks are free and, after a crash, which data reached the medium.
+//! Opening: reads all maps to determine the free blocks and, after a crash, the data that reached the medium.
 
 use super::allocator::Extent;
 use super::change::Edits;
@@ -18,20 +18,20 @@ use std::ops::{Bound, ControlFlow};
 /// Maps that are written back in one transaction.
 const AT_ONCE: usize = 256;
 
-/// What reading all maps tells.
+/// Result of reading all maps.
 #[derive(Default)]
 pub(super) struct Scan {
-    /// Blocks that objects have, ascending.
+    /// Blocks that objects own, ascending.
     pub(super) used: Vec<Extent>,
-    /// Maps of blocks that did not reach the medium, as they are to be.
+    /// Repaired maps of blocks that did not reach the medium.
     repaired: BTreeMap<(Fid, u64), (BlockMapRecord, i64)>,
     /// Newest generation of any change.
     pub(super) newest: u64,
-    /// Blocks that went back.
+    /// Blocks that were reverted.
     pub(super) blocks: u64,
 }
 
-/// Reads all maps; blocks that changed after `completed` are read and compared with their checksums.
+/// Reads all maps, and the blocks that changed after generation `completed`, whose checksums it compares.
 pub(super) fn scan(
     index: &MetaStore,
     device: &dyn BlockDevice,
@@ -87,14 +87,14 @@ fn add_used(map: &BlockMapRecord, fid: Fid, owners: &mut Vec<(Extent, Fid)>) {
     }
 }
 
-/// Blocks of a map that changed after `completed` and are not on the medium go back to where they were then. Returns how many
-/// did, and how many blocks the map has more.
+/// Reverts blocks of a map that changed after generation `completed` and are not on the medium to their place
+/// at that time. Returns their number, and the growth of the map in blocks.
 fn go_back(map: &mut BlockMapRecord, device: &dyn BlockDevice, completed: u64) -> (u64, i64) {
     let (mut count, mut more) = (0, 0);
     let mut buffer = AlignedBuffer::zeroed(BLOCK as usize);
     for index in 0..MAP_BLOCKS {
         let is_new = |before: &&Before| before.generation > completed && usize::from(before.index) == index;
-        // The oldest of the new ones says where the block was in the last generation that is durable.
+        // The oldest of the newer entries records the block's place in the last durable generation.
         let Some(before) = map.before.iter().find(is_new).copied() else { continue };
         let Place::Data(block, crc) = map.places[index] else { continue };
         let read = device.read(&mut [ReadOp { offset: block * BLOCK, buffer: &mut buffer }]);
@@ -109,7 +109,7 @@ fn go_back(map: &mut BlockMapRecord, device: &dyn BlockDevice, completed: u64) -
     (count, more)
 }
 
-/// Commits what [`scan`] found, makes it durable, and restores the ends of objects.
+/// Commits the result of [`scan`], makes it durable, and restores the ends of objects.
 pub(super) fn recover(objects: &Objects, scan: Scan) -> Result<()> {
     let repaired: Vec<_> = scan.repaired.into_iter().collect();
     let mut touched: Vec<Fid> = Vec::new();
@@ -149,7 +149,8 @@ pub(super) fn recover(objects: &Objects, scan: Scan) -> Result<()> {
     Ok(())
 }
 
-/// An object whose blocks went back: its first block may have been in its record then, and its last may have been longer.
+/// Restores the end of an object with reverted blocks: its first block may have been in its record then, and
+/// its last may have been longer.
 fn restore_ends(objects: &Objects, fid: Fid) -> Result<()> {
     let Some(object) = objects.object(fid, false)? else { return Ok(()) };
     let mut locked = objects.lock(&object);

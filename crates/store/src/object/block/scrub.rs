@@ -1,4 +1,4 @@
-//! Looking for damage in the background.
+//! Scrub: searching for damage in the background.
 
 use super::objects::Objects;
 use super::read::MapProblem;
@@ -7,14 +7,14 @@ use nacre_types::Fid;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often an idle scrubber looks whether it is to begin.
+/// Interval at which an idle scrub checks whether it is to start.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// See the [module documentation](self).
 pub(super) struct Scrub {
-    /// Bytes per second, 0 for none.
+    /// Rate in bytes per second, 0 for none.
     rate: AtomicU64,
-    /// Bytes that were read.
+    /// Bytes read.
     bytes: AtomicU64,
 }
 
@@ -23,22 +23,22 @@ impl Scrub {
         Scrub { rate: AtomicU64::new(bytes_per_second), bytes: AtomicU64::new(0) }
     }
 
-    /// Bytes that were read since the store was opened.
+    /// Returns the bytes read since the store was opened.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes per second that are read in the background to find damage; 0 for none.
+    /// Sets the rate in bytes per second; 0 for none.
     pub(super) fn set_rate(&self, bytes_per_second: u64) {
         self.rate.store(bytes_per_second, Ordering::Relaxed);
     }
 
-    /// The rate that is set.
+    /// Returns the rate.
     pub(super) fn rate(&self) -> u64 {
         self.rate.load(Ordering::Relaxed)
     }
 
-    /// Reads all data again and again, at the rate that is set.
+    /// Reads all data repeatedly, at the configured rate.
     pub(super) fn run(&self, objects: &Objects, stop: &Stop) {
         let mut next: Option<[u8; 24]> = None;
         let mut owed = Duration::ZERO;
@@ -73,7 +73,7 @@ impl Scrub {
         }
     }
 
-    /// Reads the data of a map and returns how many bytes those were.
+    /// Reads the data of a map and returns the number of bytes.
     fn scrub_map(&self, objects: &Objects, fid: Fid, number: u64) -> u64 {
         match objects.check_map(fid, number) {
             Ok((bytes, problems)) => {

@@ -1,4 +1,4 @@
-//! Changes of an object's shape: size, holes, space set aside, the end.
+//! Changes of an object's shape: size, holes, reserved space, destruction.
 
 use super::change::{Edits, Locked};
 use super::device::{AlignedBuffer, BLOCK};
@@ -11,16 +11,16 @@ use nacre_types::{Fid, Timestamp};
 use std::ops::Range;
 
 const BLOCK_LEN: usize = BLOCK as usize;
-/// Maps that one transaction changes at most.
+/// Maximum maps that one transaction changes.
 const MAPS_AT_ONCE: usize = 1024;
-/// Bytes of a map.
+/// Bytes of data of a map.
 const MAP_BYTES: u64 = MAP_BLOCKS as u64 * BLOCK;
-/// Bytes that one transaction sets aside at most.
+/// Maximum bytes that one transaction reserves.
 const ALLOCATE_STEP: u64 = 64 << 20;
 /// Units of [`ObjectAttr::blocks`] in a block.
 const UNITS: u64 = BLOCK / 512;
 
-/// What callers are told of an object.
+/// Returns the attributes that callers receive for an object.
 pub(super) fn attr_of(head: Option<&BlockHeadRecord>) -> ObjectAttr {
     let Some(head) = head else { return ObjectAttr::default() };
     let in_record = matches!(&head.inline, Inline::All(bytes) if !bytes.is_empty());
@@ -40,7 +40,7 @@ impl Locked<'_> {
             let edits = Edits::releasing();
             return self.commit(Some(head), &edits);
         }
-        // From the end, so that whatever a crash leaves is an object that was cut.
+        // From the end, so that a crash leaves a validly truncated object at any point.
         let boundary = size / MAP_BYTES;
         let mut numbers =
             self.objects().map_numbers(self.object().fid, size.div_ceil(MAP_BYTES), u64::MAX)?;
@@ -73,7 +73,8 @@ impl Locked<'_> {
         self.put_images(head, images, edits, Share::Freeing)
     }
 
-    /// Reads the block in which an object will end and makes what follows its end zeros; false if that is so already.
+    /// Reads the block in which an object will end and zeroes the bytes after that end; false if they are
+    /// zeros already.
     pub(super) fn cut_block(&self, size: u64, block: &mut [u8]) -> Result<bool> {
         let keep = (size % BLOCK) as usize;
         if keep == 0 {
@@ -85,7 +86,7 @@ impl Locked<'_> {
         Ok(is_cut)
     }
 
-    /// Makes a range zeros, without space where it covers whole blocks.
+    /// Zeroes a range, and frees the whole blocks that it covers.
     fn punch(&mut self, range: Range<u64>, keep_size: bool) -> Result<()> {
         let mut head = self.head();
         let new_size = if keep_size { head.size } else { head.size.max(range.end) };
@@ -129,7 +130,7 @@ impl Locked<'_> {
         self.put_images(head, images, edits, Share::Freeing)
     }
 
-    /// Reads a block and zeroes what a range covers of it; false if that changes nothing.
+    /// Reads a block and zeroes its part in a range; false if that changes nothing.
     fn zero_part(&self, block: u64, range: &Range<u64>, buffer: &mut [u8]) -> Result<bool> {
         if !matches!(self.place(block)?, Place::Data(..)) {
             return Ok(false);
@@ -142,7 +143,7 @@ impl Locked<'_> {
         Ok(changes)
     }
 
-    /// Gives blocks to the holes of a range.
+    /// Allocates blocks for the holes of a range.
     fn set_aside(&mut self, range: Range<u64>, keep_size: bool) -> Result<()> {
         let mut head = self.head();
         let mut moved = AlignedBuffer::zeroed(BLOCK_LEN);
@@ -200,7 +201,7 @@ impl Objects {
         Ok(attr_of(locked.state().head.as_ref()))
     }
 
-    /// Ends an object; false if there was none. Not durable yet.
+    /// Destroys an object; false if it did not exist. Not durable yet.
     pub(super) fn end(&self, fid: Fid) -> Result<bool> {
         let Some(object) = self.object(fid, false)? else { return Ok(false) };
         let mut locked = self.lock(&object);
@@ -225,7 +226,7 @@ impl Objects {
         Ok(true)
     }
 
-    /// The offset of the next data or hole of an object at or after `offset`.
+    /// Returns the offset of the next data or hole of an object at or after `offset`.
     pub(super) fn look_for(&self, object: &Object, offset: u64, what: Seek) -> Result<u64> {
         let state = object.state.read();
         let head = state.head.as_ref().filter(|head| offset < head.size).ok_or(ObjectError::NoData)?;
@@ -249,7 +250,7 @@ impl Objects {
                 let is_data = matches!(place, Place::Data(..));
                 match what {
                     Seek::Data if is_data => return Ok(offset.max(block * BLOCK)),
-                    // Maps that are not there are holes.
+                    // Missing maps are holes.
                     Seek::Hole if !is_data || block != next => return Ok(offset.max(next * BLOCK)),
                     Seek::Hole => next = block + 1,
                     Seek::Data => {}

@@ -1,4 +1,4 @@
-//! Free space, and space that is free once a generation is durable.
+//! Free space, and space that becomes free when a generation is durable.
 
 use super::allocator::{Allocator, Extent, Wish};
 use super::device::BLOCK;
@@ -9,35 +9,37 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a write may use.
+/// Share of the free space that a write may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Share {
     /// All but the reserve.
     Usual,
-    /// The reserve too, but for what freeing needs: the space was promised, or as much comes back.
+    /// Also the reserve, except for the part that freeing needs: the space was promised, or as much will be
+    /// freed.
     Promised,
-    /// Everything: space is being freed.
+    /// Everything: the change frees space.
     Freeing,
 }
 
-/// Blocks that a write takes.
+/// Blocks that a write needs.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) blocks: u64,
     pub(super) share: Share,
 }
 
-/// Blocks that only freeing may use.
+/// Blocks that only changes that free space may use.
 const FOR_FREEING: u64 = 64;
-/// Streams are recognised up to so many blocks from where the last write ended: 16 MiB, as clients send out of order.
+/// Distance in blocks from the end of the last write within which a write continues a stream: 16 MiB, as
+/// clients send out of order.
 const NEAR: u64 = (16 << 20) / BLOCK;
-/// Writes of so many blocks begin a stream: 64 KiB.
+/// Least blocks of a write that starts a stream: 64 KiB.
 const STREAM_MIN: u64 = 16;
 
-/// Part of the device, apart from the reserve, that must be free for data to be moved.
+/// Part of the device, in addition to the reserve, that must be free for data to be moved, as a divisor.
 const SPARE_PART: u64 = 64;
 
-/// Blocks that were freed, by the generation that must be durable before they are used again.
+/// Freed blocks, by the generation that must be durable before their reuse.
 #[derive(Default)]
 struct Quarantine {
     lists: VecDeque<(u64, Vec<Extent>)>,
@@ -46,25 +48,25 @@ struct Quarantine {
 /// See the [module documentation](self).
 pub(super) struct SpaceBook {
     allocator: Mutex<Allocator>,
-    /// Space whose discard was under way came back.
+    /// Signals space whose discard has ended.
     returned: Condvar,
-    /// Writes that wait for that.
+    /// Writes that wait for such space.
     waiting: AtomicU64,
     quarantine: Mutex<Quarantine>,
     quarantined: AtomicU64,
     reserve_blocks: u64,
-    /// Writes that were refused because the device is full.
+    /// Writes refused because the device is full.
     refused: AtomicU64,
 }
 
-/// Where the last write of an object ended.
+/// End of the last write of an object.
 #[derive(Default)]
 pub(super) struct WriteStream {
-    /// Block of the object.
+    /// Next block of the object.
     next: u64,
-    /// Block of the device.
+    /// Next block of the device.
     after: Option<u64>,
-    /// Blocks that the write had.
+    /// Blocks of the write.
     blocks: u64,
 }
 
@@ -85,7 +87,7 @@ impl SpaceBook {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Blocks in all, blocks nobody has, blocks that may still be written, and of the reserve.
+    /// Returns numbers of blocks: in all, free, available to writes, and in the reserve.
     pub(super) fn counts(&self) -> (u64, u64, u64, u64) {
         let allocator = self.allocator.lock();
         let free = allocator.free_blocks() + self.quarantined();
@@ -96,7 +98,7 @@ impl SpaceBook {
         self.quarantined.load(Ordering::Acquire)
     }
 
-    /// Blocks were freed in `generation`; the gate is held.
+    /// Quarantines blocks freed in `generation`; the caller holds the gate.
     pub(super) fn free(&self, generation: u64, extents: Vec<Extent>) {
         let blocks: u64 = extents.iter().map(|extent| extent.len).sum();
         if blocks == 0 {
@@ -110,7 +112,7 @@ impl SpaceBook {
         self.quarantined.fetch_add(blocks, Ordering::AcqRel);
     }
 
-    /// `generation` and all before are durable.
+    /// Notes that `generation` and all earlier ones are durable.
     pub(super) fn complete(&self, generation: u64) {
         let mut ready = Vec::new();
         {
@@ -122,12 +124,12 @@ impl SpaceBook {
         let mut allocator = self.allocator.lock();
         for extent in ready {
             allocator.release(extent);
-            // Under the lock of the allocator, so that the sum never tells less than there is.
+            // Under the allocator's lock, so that the sum is never too low.
             self.quarantined.fetch_sub(extent.len, Ordering::AcqRel);
         }
     }
 
-    /// Gives blocks back that nobody has seen.
+    /// Returns allocated blocks that no record refers to.
     pub(super) fn give_back(&self, extents: &[Extent]) {
         let mut allocator = self.allocator.lock();
         extents.iter().for_each(|extent| allocator.release(*extent));
@@ -137,7 +139,7 @@ impl SpaceBook {
         self.allocator.lock().close_window(object);
     }
 
-    /// Takes blocks for data that is moved, in one piece, if there is such a piece and enough is left for writers.
+    /// Takes blocks for data that is moved, in one piece, if there is one and enough is left for writers.
     pub(super) fn take_whole(&self, blocks: u64, after: Option<u64>) -> Option<Extent> {
         let mut allocator = self.allocator.lock();
         let spare = self.reserve_blocks + allocator.blocks() / SPARE_PART;
@@ -147,7 +149,7 @@ impl SpaceBook {
         allocator.take_whole(blocks, after)
     }
 
-    /// Gives up windows that nobody used since the clock showed `since`.
+    /// Releases windows unused since the clock showed `since`.
     pub(super) fn close_idle_windows(&self, since: u64) -> u64 {
         self.allocator.lock().close_windows(since)
     }
@@ -157,7 +159,7 @@ impl SpaceBook {
         self.allocator.lock().report()
     }
 
-    /// Free extents, as ranges of bytes.
+    /// Returns the free extents, as ranges of bytes.
     pub(super) fn pieces(&self) -> Vec<Range<u64>> {
         let extents = self.allocator.lock().extents();
         extents.iter().map(|extent| extent.start * BLOCK..extent.end() * BLOCK).collect()
@@ -171,7 +173,7 @@ impl SpaceBook {
         self.allocator.lock().has_untold(from)
     }
 
-    /// Writes that wait for space whose discard is under way.
+    /// Returns the number of writes that wait for space under discard.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
@@ -195,7 +197,7 @@ impl SpaceBook {
         allocator.free_blocks() + self.quarantined() >= blocks + floor
     }
 
-    /// Whether `blocks` more may be used.
+    /// Checks whether `blocks` more may be used.
     pub(super) fn admit(&self, blocks: u64, share: Share) -> Result<()> {
         if self.is_left(&self.allocator.lock(), blocks, share) {
             return Ok(());
@@ -204,8 +206,8 @@ impl SpaceBook {
         Err(ObjectError::NoSpace)
     }
 
-    /// Takes blocks for a write of `owner` at its block `first`, in few pieces. The caller gives them back if it does not
-    /// commit them. `complete` makes the present generation durable.
+    /// Takes blocks for a write of `owner` at its block `first`, in few pieces. The caller returns them if it
+    /// does not commit them. `complete` makes the current generation durable.
     pub(super) fn take(
         &self,
         owner: Fid,
@@ -223,8 +225,9 @@ impl SpaceBook {
         let is_next = stream.next == first;
         let is_stream =
             blocks >= STREAM_MIN && stream.next.abs_diff(first) <= NEAR || is_next && first >= STREAM_MIN;
-        // What an object begins with is often all of it, and a write that is shorter than the one before often the last: nothing is set
-        // aside behind these. Who goes on has lost one place to be in one piece, at the end of a whole transfer.
+        // The first write of an object is often all of it, and a write that is shorter than the previous one
+        // is often the last: no window is reserved after these. A stream that continues has lost one chance
+        // of contiguity, at the end of a whole transfer.
         let is_last = is_next && first > 0 && blocks < stream.blocks;
         let is_stream = is_stream && first > 0 && !is_last;
         let mut after = stream.after.filter(|_| is_next && first > 0);
@@ -256,8 +259,8 @@ impl SpaceBook {
         Ok(taken)
     }
 
-    /// Nothing is free outside of windows and quarantine: gets something from there, or waits for space whose discard
-    /// is under way, or for the end of the generation that freed some.
+    /// Provides space when nothing is free outside of windows and quarantine: takes some from there, waits
+    /// for space under discard, or for the durability of the generation that freed some.
     fn make_room(&self, tries: u32, complete: &impl Fn() -> Result<()>) -> Result<()> {
         let mut allocator = self.allocator.lock();
         allocator.close_all_windows();

@@ -1,10 +1,10 @@
-//! Ending the threads of a store.
+//! Stopping the threads of a store.
 
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// Says once that it is time to stop.
+/// A flag that stops threads, set once.
 #[derive(Default)]
 pub(super) struct Stop {
     is_set: Mutex<bool>,
@@ -12,7 +12,7 @@ pub(super) struct Stop {
 }
 
 impl Stop {
-    /// Waits, or until it is set: then true.
+    /// Waits for `time`, or until the flag is set: then true.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let mut is_set = self.is_set.lock();
         let end = Instant::now() + time;

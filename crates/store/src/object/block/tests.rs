@@ -24,7 +24,7 @@ fn fid(oid: u32) -> Fid {
     Fid::ost_object(0, oid)
 }
 
-/// A store on a device in memory, its objects' ids reserved.
+/// Opens a store on a device in memory, with the ids of its objects reserved.
 fn in_memory(dir: &Path, device: &Arc<MemoryDevice>, options: BlockStoreOptions) -> BlockStore {
     let store = BlockStore::open_with(dir, options, device.clone()).expect("opens");
     store.reserve(fid(1).seq, 100_000).expect("reserved");

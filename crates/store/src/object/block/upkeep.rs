@@ -1,4 +1,4 @@
-//! The threads of a store: they make changes durable, look for damage and move objects together.
+//! Background threads of a store: periodic sync, scrub and defragmentation.
 
 use super::Core;
 use super::ahead::Ahead;
@@ -9,14 +9,14 @@ use nacre_env::thread::JoinHandle;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The threads of a store.
+/// Background threads of a store.
 pub(super) struct Upkeep {
     stop: Arc<Stop>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Upkeep {
-    /// Nothing is done by itself.
+    /// Creates an upkeep without threads.
     pub(super) fn none() -> Upkeep {
         Upkeep { stop: Arc::default(), threads: Vec::new() }
     }
@@ -68,7 +68,7 @@ fn commit_now_and_then(volume: &Volume, ahead: &Ahead, stop: &Stop, interval: Du
     while !stop.wait(interval) {
         clock = volume.space().close_idle_windows(clock);
         ahead.close_idle();
-        // A sync of the index alone leaves data behind, and space that waits.
+        // A sync of the index alone would leave unflushed data, and space in quarantine.
         let is_due = volume.index().last_transno() > volume.index().last_committed()
             || volume.medium().is_dirty()
             || volume.space().quarantined() > 0;

@@ -1,11 +1,11 @@
-//! What objects are kept on: the device, free space and the index, and which changes of these are durable.
+//! The resources below objects: device, free space and index, and the durability of their changes.
 //!
-//! Every change of blocks belongs to the generation in which it was committed. A flush ends the present generation, flushes the
-//! device, and then commits and syncs a record in the index that says so. Because the index comes back as a prefix of its
-//! transactions, that record proves that the data of the generation is on the medium, and that everything that the generation
-//! took out of use may be used again.
+//! Every change of blocks belongs to the generation in which it was committed. A flush ends the current
+//! generation, flushes the device, and then commits and syncs a record of that in the index. Because the
+//! index is recovered as a prefix of its transactions, that record proves that the data of the generation is
+//! on the medium, and that all blocks that the generation freed may be reused.
 //!
-//! Many callers share one flush.
+//! Group commit: many callers share one flush.
 
 use super::allocator::Extent;
 use super::device::{BLOCK, BlockDevice};
@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// The one [`BlockStoreRecord`], under [`STORE_KEY`].
 pub(super) const STORE: Table = Table(3);
 pub(super) const STORE_KEY: &[u8] = b"store";
-/// Blocks of one discard at most, 64 MiB: devices take long for large ones.
+/// Maximum blocks of one discard, 64 MiB: devices take long for large ones.
 const DISCARD_MAX: u64 = (64 << 20) / BLOCK;
-/// Discards of one call, so that the trimming thread looks around often enough.
+/// Discards of one call, so that the trimming thread checks its other conditions often enough.
 const DISCARDS_AT_ONCE: u64 = 256;
 
 /// See the [module documentation](self).
@@ -34,20 +34,20 @@ pub(super) struct Volume {
     medium: Medium,
     index: MetaStore,
     space: SpaceBook,
-    /// Held while a change is committed, and for writing while the generation changes: so no change of an old
-    /// generation is committed after its end.
+    /// Held shared while a change is committed, exclusively while the generation changes: so no change of an
+    /// old generation is committed after its end.
     gate: RwLock<()>,
     generation: AtomicU64,
     completed: AtomicU64,
     together: Together,
     /// Flushes that failed.
     failures: AtomicU64,
-    /// Calls that change something and are under way.
+    /// Modifying calls in progress.
     changing: AtomicUsize,
     is_closed: AtomicBool,
 }
 
-/// A change that is under way, see [`Volume::change`].
+/// A modifying call in progress, see [`Volume::change`].
 pub(super) struct Changing<'a>(&'a AtomicUsize);
 
 impl Drop for Changing<'_> {
@@ -56,16 +56,17 @@ impl Drop for Changing<'_> {
     }
 }
 
-/// The present generation, which does not end while this is there.
+/// The current generation, which does not end during the lifetime of this guard.
 pub(super) struct Present<'a> {
     _gate: RwLockReadGuard<'a, ()>,
     pub(super) generation: u64,
-    /// The last generation that is durable.
+    /// Last durable generation.
     pub(super) completed: u64,
 }
 
 impl Volume {
-    /// Everything up to the generation of `state` is durable, and there are changes up to generation `newest`.
+    /// Creates a volume on which everything up to the generation of `state` is durable, with changes up to
+    /// generation `newest`.
     pub(super) fn new(
         medium: Medium,
         index: MetaStore,
@@ -88,7 +89,7 @@ impl Volume {
         }
     }
 
-    /// Directory of the store.
+    /// Returns the directory of the store.
     pub(super) fn dir(&self) -> &Path {
         self.medium.dir()
     }
@@ -105,17 +106,17 @@ impl Volume {
         &self.space
     }
 
-    /// The present generation.
+    /// Returns the current generation.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The last one that is durable.
+    /// Returns the last durable generation.
     pub(super) fn completed(&self) -> u64 {
         self.completed.load(Ordering::Acquire)
     }
 
-    /// Flushes that failed.
+    /// Returns the number of flushes that failed.
     pub(super) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
@@ -129,31 +130,31 @@ impl Volume {
         if self.is_closed() { Err(ObjectError::Closed) } else { Ok(()) }
     }
 
-    /// Notes that a call changes something, until the guard is dropped.
+    /// Registers a modifying call, until the guard is dropped.
     pub(super) fn change(&self) -> Result<Changing<'_>> {
-        // In this order: the thread that closes sees the call, or the call sees the closing.
+        // In this order: the closing thread sees the call, or the call sees the closing.
         self.changing.fetch_add(1, Ordering::SeqCst);
         let changing = Changing(&self.changing);
         self.check_open().map(|()| changing)
     }
 
-    /// Calls that change something and are under way.
+    /// Returns the number of modifying calls in progress.
     pub(super) fn changing(&self) -> usize {
         self.changing.load(Ordering::SeqCst)
     }
 
-    /// Refuses changes from now on.
+    /// Refuses later changes.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
     }
 
-    /// Keeps the present generation from ending while a change is put together and committed.
+    /// Keeps the current generation from ending while a change is prepared and committed.
     pub(super) fn present(&self) -> Present<'_> {
         let gate = self.gate.read();
         Present { _gate: gate, generation: self.generation(), completed: self.completed() }
     }
 
-    /// Commits a change that takes `freed` out of use.
+    /// Commits a change that frees the blocks `freed`.
     pub(super) fn commit(&self, present: Present<'_>, batch: &Batch, freed: Vec<Extent>) -> Result<TransNo> {
         let transno = self.index.commit(batch)?;
         self.space.free(present.generation, freed);
@@ -177,7 +178,7 @@ impl Volume {
         Ok(nacre_env::blocking(|| self.index.sync(transno))?)
     }
 
-    /// Makes all generations up to `upto` durable, with whatever else the index holds.
+    /// Makes all generations up to `upto` durable, with everything else in the index.
     pub(super) fn complete(&self, upto: u64) -> Result<()> {
         if self.completed() >= upto {
             return Ok(());
@@ -200,7 +201,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Says durably that `generation` is.
+    /// Records durably that `generation` is durable.
     pub(super) fn write_state(&self, generation: u64, clean: bool) -> Result<()> {
         let mut batch = Batch::new();
         batch.set_releasing(true);
@@ -243,7 +244,8 @@ impl Trim for Volume {
     }
 
     fn trims_beside_work(&self) -> bool {
-        // A file writes no faster for its holes, and its file system keeps transfers waiting while it makes them.
+        // Writing to a file is no faster for its holes, and its file system delays transfers while it creates
+        // them.
         self.medium.device().info().is_raw
     }
 }

@@ -1,4 +1,4 @@
-//! Writing: data first, into blocks that nobody uses, then the maps.
+//! Writing: data first, into free blocks, then the maps.
 
 use super::allocator::Extent;
 use super::change::{Edits, Locked};
@@ -11,15 +11,15 @@ use nacre_ondisk::block::{BlockHeadRecord, INLINE_MAX, Inline, MAP_BLOCKS, Place
 use nacre_types::{Fid, Status};
 
 const BLOCK_LEN: usize = BLOCK as usize;
-/// Bytes that one transaction writes at most.
+/// Maximum bytes that one transaction writes.
 const STEP: u64 = 4 << 20;
 
-/// Gives the blocks of extents one after the other.
+/// Returns the blocks of extents one after the other.
 fn blocks_of(extents: &[Extent]) -> impl Iterator<Item = u64> + '_ {
     extents.iter().flat_map(|extent| extent.start..extent.end())
 }
 
-/// Blocks to write: where in the object, and their bytes.
+/// Blocks to write: number in the object, and bytes.
 #[derive(Default)]
 pub(super) struct Images<'a>(Vec<(u64, &'a [u8])>);
 
@@ -31,7 +31,7 @@ impl<'a> Images<'a> {
 }
 
 impl Objects {
-    /// Writes all of `data`, or as much as there is room for.
+    /// Writes all of `data`, or as much as there is space for.
     pub(super) fn write_all(&self, fid: Fid, offset: u64, data: &[u8], share: Share) -> Result<usize> {
         let object =
             self.object(fid, true)?.ok_or(ObjectError::IndexDamaged { what: "no object was made" })?;
@@ -48,7 +48,7 @@ impl Objects {
         Ok(done)
     }
 
-    /// Refuses to set a range aside if only the reserve is left.
+    /// Refuses to reserve a range if only the reserve is left.
     pub(super) fn admit_range(&self, fid: Fid, offset: u64, len: u64) -> Result<()> {
         let blocks = (offset + len).div_ceil(BLOCK) - offset / BLOCK;
         match self.volume().space().admit(blocks, Share::Usual) {
@@ -73,12 +73,12 @@ impl Objects {
         self.lock(object).write(offset, data, share)
     }
 
-    /// Writes into the record of an object that has no blocks; false if it has some.
+    /// Writes into the record of an object without blocks; false if it has blocks.
     fn write_inline(&self, object: &Object, offset: u64, data: &[u8], share: Share) -> Result<bool> {
         let mut locked = self.lock(object);
         let mut head = locked.head();
         let Inline::All(bytes) = &mut head.inline else { return Ok(false) };
-        // Nothing goes to the device, but what is full is to look full.
+        // The write needs no blocks, but a full store must refuse it.
         if bytes.is_empty() {
             self.volume().space().admit(1, share)?;
         }
@@ -92,8 +92,8 @@ impl Objects {
         Ok(true)
     }
 
-    /// Can whole blocks go to new places on the device before the object is locked? Not if bytes of its record must go
-    /// there too, or space was set aside for them.
+    /// Whether whole blocks can be written to new places on the device before the object is locked. Not if
+    /// its inline bytes must move to the device too, or space was reserved for the blocks.
     fn can_write_ahead(&self, object: &Object, offset: u64, len: u64) -> Result<bool> {
         let state = object.state.read();
         let Some(head) = &state.head else { return Ok(true) };
@@ -113,7 +113,8 @@ impl Objects {
         Ok(true)
     }
 
-    /// Are all blocks of a range on the device already, so that writing them frees as much as it takes?
+    /// Whether all blocks of a range are on the device already, so that rewriting them frees as much as it
+    /// takes.
     fn is_rewrite(&self, object: &Object, first: u64, blocks: u64) -> Result<bool> {
         let state = object.state.read();
         if state.head.as_ref().is_none_or(|head| head.blocks < blocks) {
@@ -138,7 +139,7 @@ impl Objects {
         }
     }
 
-    /// Writes whole blocks to the device, and locks the object only to say where they are.
+    /// Writes whole blocks to the device, and locks the object only to record their places.
     fn write_ahead(&self, object: &Object, offset: u64, data: &[u8], share: Share) -> Result<()> {
         let first = offset / BLOCK;
         let blocks = (data.len() / BLOCK_LEN) as u64;
@@ -162,7 +163,7 @@ impl Objects {
         let mut locked = self.lock(object);
         let mut head = locked.head();
         if matches!(&head.inline, Inline::All(bytes) if !bytes.is_empty() && offset >= BLOCK) {
-            // It was made anew meanwhile.
+            // The object was recreated meanwhile.
             self.volume().space().give_back(&extents);
             return locked.write(offset, data, share);
         }
@@ -176,7 +177,7 @@ impl Objects {
 }
 
 impl Locked<'_> {
-    /// Writes any bytes of a locked object. Blocks that change in part are read first.
+    /// Writes any bytes of a locked object. Partially changed blocks are read first.
     fn write(&mut self, offset: u64, data: &[u8], share: Share) -> Result<()> {
         let end = offset + data.len() as u64;
         let (first, last) = (offset / BLOCK, (end - 1) / BLOCK);
@@ -188,7 +189,7 @@ impl Locked<'_> {
                 None
             }
         };
-        // The bytes of the record, the first and the last block.
+        // The inline bytes, the first and the last block.
         let mut edges = AlignedBuffer::zeroed(3 * BLOCK_LEN);
         let (moved, ends) = edges.split_at_mut(BLOCK_LEN);
         let (front, tail) = ends.split_at_mut(BLOCK_LEN);
@@ -227,7 +228,8 @@ impl Locked<'_> {
         self.put_images(head, images, Edits::default(), share)
     }
 
-    /// Writes blocks of a locked object to the device and commits them with `edits`, whose blocks lie before them.
+    /// Writes blocks of a locked object to the device and commits them with `edits`, whose blocks precede
+    /// them.
     pub(super) fn put_images(
         &mut self,
         head: BlockHeadRecord,

@@ -3,26 +3,27 @@
 use super::Extent;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Extents of a class that are looked at for one that is just long enough.
+/// Extents of a class that are examined for one that is just long enough.
 const LOOKS: usize = 8;
 /// The same where there is time for more.
 const TIGHT_LOOKS: usize = 256;
-/// Classes: 2^31 blocks and more are one.
+/// Number of classes: 2^31 blocks and more are one.
 const CLASSES: usize = 32;
 
-/// Class of a length: the whole part of its logarithm.
+/// Returns the class of a length: the integer part of its logarithm.
 fn class_of(len: u64) -> usize {
     (len.ilog2() as usize).min(CLASSES - 1)
 }
 
-/// Ranges of blocks that do not touch each other.
+/// Ranges of blocks that neither overlap nor touch.
 #[derive(Default)]
 pub(super) struct Ranges {
     by_address: BTreeMap<u64, u64>,
 }
 
 impl Ranges {
-    /// Adds a range of which nothing is there, and returns what it became with its neighbours, which are gone.
+    /// Adds a range that is disjoint from the set, and returns the merged range and the neighbours that it
+    /// replaces.
     fn join(&mut self, extent: Extent) -> (Extent, [Option<Extent>; 2]) {
         let mut joined = extent;
         let mut gone = [None; 2];
@@ -41,15 +42,15 @@ impl Ranges {
         (joined, gone)
     }
 
-    /// Adds a range, and says how many blocks of it were not there.
+    /// Adds a range, and returns the number of new blocks.
     pub(super) fn insert(&mut self, extent: Extent) -> u64 {
-        // Parts may be there: space that was given to a window and came back untouched.
+        // Parts may be in the set: space that was given to a window and returned unused.
         let there = self.remove(extent);
         self.join(extent);
         extent.len - there
     }
 
-    /// Takes away what is there of a range, and says how many blocks those were.
+    /// Removes the part of a range that is in the set, and returns its number of blocks.
     pub(super) fn remove(&mut self, extent: Extent) -> u64 {
         let mut removed = 0;
         if let Some((&start, &len)) = self.by_address.range(..extent.start).next_back()
@@ -71,7 +72,7 @@ impl Ranges {
         removed
     }
 
-    /// The first range that ends behind `from`, from there on.
+    /// Returns the first range that ends after `from`, cut to begin there.
     pub(super) fn first_from(&self, from: u64) -> Option<Extent> {
         let before = self.by_address.range(..from).next_back().filter(|&(&start, &len)| start + len > from);
         let (&start, &len) = before.or_else(|| self.by_address.range(from..).next())?;
@@ -79,7 +80,7 @@ impl Ranges {
     }
 }
 
-/// Free extents.
+/// Free extents, by address and by class.
 #[derive(Default)]
 pub(super) struct FreeMap {
     ranges: Ranges,
@@ -96,7 +97,7 @@ impl FreeMap {
         self.ranges.by_address.get(&start).copied().unwrap_or(0)
     }
 
-    /// Adds blocks that are not there.
+    /// Adds blocks that are not in the map.
     pub(super) fn insert(&mut self, extent: Extent) {
         let (joined, gone) = self.ranges.join(extent);
         for gone in gone.into_iter().flatten() {
@@ -106,7 +107,7 @@ impl FreeMap {
         self.blocks += extent.len;
     }
 
-    /// Takes blocks away that are there, in one extent.
+    /// Removes blocks that are in one extent of the map.
     pub(super) fn remove(&mut self, extent: Extent) {
         let Some((&start, &len)) = self.ranges.by_address.range(..=extent.start).next_back() else { return };
         debug_assert!(start + len >= extent.end(), "blocks {extent:?} are not there");
@@ -124,7 +125,8 @@ impl FreeMap {
         self.ranges.by_address.get(&start).map(|&len| Extent { start, len })
     }
 
-    /// The shortest class of extents that are long enough, and its first or last one; if none is, one of the longest.
+    /// Returns the first or last extent of the shortest class that is long enough; if there is none, one of
+    /// the longest.
     pub(super) fn find(&self, len: u64, last: bool) -> Option<Extent> {
         let class = class_of(len);
         let extent = |start: &u64| Extent { start: *start, len: self.len_of(*start) };
@@ -141,7 +143,7 @@ impl FreeMap {
         own.or_else(|| longer().or_else(shorter).map(|start| extent(&start)))
     }
 
-    /// The shortest extent that is long enough, among the first (the last) of the shortest class that has such.
+    /// Returns the shortest sufficient extent, among the first (the last) of the shortest class that has one.
     pub(super) fn tightest(&self, len: u64, last: bool) -> Option<Extent> {
         let extent = |start: &u64| Extent { start: *start, len: self.len_of(*start) };
         let tightest = |starts: &mut dyn Iterator<Item = &u64>| {
@@ -159,12 +161,12 @@ impl FreeMap {
         longest.and_then(|starts| starts.iter().map(|start| self.len_of(*start)).max()).unwrap_or(0)
     }
 
-    /// All, by address.
+    /// Returns all extents, by address.
     pub(super) fn extents(&self) -> Vec<Extent> {
         self.ranges.by_address.iter().map(|(&start, &len)| Extent { start, len }).collect()
     }
 
-    /// Count and blocks of each class.
+    /// Returns count and blocks of each class.
     pub(super) fn classes(&self) -> Vec<(u64, u64)> {
         let sum = |starts: &BTreeSet<u64>| starts.iter().map(|start| self.len_of(*start)).sum();
         self.by_class.iter().map(|starts| (starts.len() as u64, sum(starts))).collect()

@@ -1,4 +1,4 @@
-//! The allocator against a bitmap, and where things end up.
+//! The allocator against a bitmap, and its placement of data.
 
 use super::*;
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ fn wish(oid: u32, blocks: u64) -> Wish {
     Wish { owner: owner(oid), after: None, blocks, is_stream: false }
 }
 
-/// What a model knows: who has each block.
+/// State of a model: owner of each block.
 struct Model {
     taken: Vec<bool>,
     pieces: Vec<Extent>,
@@ -138,7 +138,7 @@ proptest! {
 fn objects_written_side_by_side_stay_in_few_pieces() {
     let mut allocator = Allocator::new(1, 1 << 20, &[]);
     let mut extents = vec![Vec::<Extent>::new(); 8];
-    // 64 MiB each, 1 MiB at a time, in turn.
+    // 64 MiB each, 1 MiB at a time, alternating.
     for _ in 0..64 {
         for (oid, extents) in extents.iter_mut().enumerate() {
             let mut left = 256;
@@ -216,7 +216,7 @@ fn moved_data_gets_the_tightest_extent_and_leaves_the_longest_one_alone() {
     assert_eq!(allocator.take_whole(60, Some(1)), Some(Extent { start: 1, len: 60 }), "goes on if it can");
     let rest = Extent { start: 61, len: 40 };
     assert_eq!(allocator.take_whole(40, None), Some(Extent { start: rest.start, len: 40 }));
-    // Only the longest is left: a quarter of it and no more.
+    // Only the longest extent is left: a quarter of it and no more.
     assert_eq!(allocator.take_whole(10_001, None), None);
     assert_eq!(allocator.take_whole(10_001, Some(691)), None);
     assert_eq!(allocator.take_whole(10_000, None), Some(Extent { start: 691, len: 10_000 }));

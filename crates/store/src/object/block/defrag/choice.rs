@@ -1,8 +1,9 @@
-//! Which parts of objects are worth moving. Pure.
+//! The choice of parts of objects that are worth moving. Pure.
 //!
-//! A part is looked at as a reader sees it: `R` transfers of at most [`UNIT`] blocks, none across the end of an extent, are needed to
-//! read it, and `R0` if it lay in one piece, holes ending a transfer in both. It is worth moving if `(R - R0) / R` is at least
-//! the threshold: that is the part of the transfers that only fragmentation causes, as `nacre frag` shows it.
+//! A part is judged from a reader's point of view: `R` transfers of at most [`UNIT`] blocks, none across the
+//! end of an extent, are needed to read it, and `R0` if it were in one piece, holes ending a transfer in
+//! both. It is worth moving if `(R - R0) / R` is at least the threshold: the share of transfers that only
+//! fragmentation causes, as `nacre frag` shows it.
 
 use super::super::device::BLOCK;
 use nacre_ondisk::block::Place;
@@ -10,26 +11,26 @@ use nacre_ondisk::block::Place;
 /// Blocks of one large transfer: 1 MiB.
 pub(super) const UNIT: u64 = (1 << 20) / BLOCK;
 
-/// How a part of an object lies. Blocks are pushed in the order of the object.
+/// Placement of a part of an object. Blocks are pushed in the order of the object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Weight {
     /// Blocks that have a place.
     pub(super) blocks: u64,
-    /// Pieces that they are in.
+    /// Number of pieces that they are in.
     pub(super) extents: u64,
-    /// Transfers that reading them takes.
+    /// Transfers for reading them.
     pub(super) transfers: u64,
-    /// Transfers if they lay in one piece.
+    /// Transfers if they were in one piece.
     pub(super) least: u64,
     /// The last block: its number in the object and its place.
     last: Option<(u64, u64)>,
-    /// Blocks of the present extent, and of the present run without a hole.
+    /// Blocks of the current extent, and of the current run without a hole.
     in_extent: u64,
     in_run: u64,
 }
 
 impl Weight {
-    /// Block `block` of the object is at `place`.
+    /// Adds block `block` of the object at `place`.
     pub(super) fn push(&mut self, block: u64, place: Place) {
         let Some(at) = place.block() else { return };
         let follows = self.last.is_some_and(|(last, _)| last + 1 == block);
@@ -43,7 +44,7 @@ impl Weight {
         self.last = Some((block, at));
     }
 
-    /// Is it worth moving, if at least `threshold_percent` of the transfers must be for nothing?
+    /// Whether it is worth moving, with a share of needless transfers of at least `threshold_percent`.
     pub(super) fn is_worth(&self, threshold_percent: u8) -> bool {
         let spare = self.transfers - self.least;
         spare > 0 && spare * 100 >= self.transfers * u64::from(threshold_percent)

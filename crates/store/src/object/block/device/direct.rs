@@ -1,4 +1,4 @@
-//! A raw device or one large file, around the page cache.
+//! A raw device or one large file, accessed by direct I/O.
 
 use super::AlignedBuffer;
 use super::fetch::RingFetch;
@@ -16,28 +16,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How a [`DirectDevice`] is opened.
+/// Options of opening a [`DirectDevice`].
 #[derive(Clone, Debug, Default)]
 pub struct DirectDeviceOptions {
-    /// Make a sparse file of so many bytes if there is nothing at the path.
+    /// Size in bytes of a sparse file to create if the path does not exist.
     pub create_bytes: Option<u64>,
-    /// Do not use rings.
+    /// Never use rings.
     pub system_calls_only: bool,
-    /// How long to wait for somebody else to give the device up: the kernel takes the rings of a process that was killed
-    /// down after its end.
+    /// Time to wait for another user to release the device: after the end of a killed process the kernel
+    /// takes a while to tear down its rings.
     pub patience: Duration,
-    /// Rings at most; 0 chooses by the number of CPUs.
+    /// Maximum number of rings; 0 chooses by the number of CPUs.
     pub rings_max: usize,
 }
 
-/// `BLKDISCARD`. Source: linux/fs.h.
+/// `BLKDISCARD` (`linux/fs.h`).
 const BLKDISCARD: libc::c_ulong = 0x1277;
-/// Pieces in which memory that is not aligned is copied where there are no rings.
+/// Bytes of the pieces in which unaligned memory is copied where there are no rings.
 const COPY_PIECE: usize = 1 << 20;
 
-/// See the [module documentation](self). Dropping it gives the device up.
+/// See the [module documentation](self). Dropping it releases the device.
 pub struct DirectDevice {
-    // Before the descriptor that they use.
+    // Dropped before the descriptor that they use.
     rings: Mutex<Rings>,
     fd: OwnedFd,
     path: PathBuf,
@@ -80,8 +80,8 @@ impl DirectDevice {
     /// Opens a device or file for this process alone.
     ///
     /// # Errors
-    /// `EBUSY` if somebody else has it open or mounted, `EINVAL` where there is no way around the page cache or it is neither a
-    /// device nor a regular file, or the size is less than a block.
+    /// `EBUSY` if the device is open elsewhere or mounted, `EINVAL` without support for direct I/O, if it is
+    /// neither a device nor a regular file, or if the size is less than a block.
     pub fn open(path: &Path, options: &DirectDeviceOptions) -> io::Result<DirectDevice> {
         let fd = open_patiently(path, options)?;
         let stat = fs::fstat(&fd)?;
@@ -110,7 +110,7 @@ impl DirectDevice {
             align,
             is_raw,
             is_flash: is_flash(if is_raw { stat.st_rdev } else { stat.st_dev }),
-            // Blocks of 512 bytes, whatever the file system's are.
+            // In blocks of 512 bytes, whatever the file system's block size is.
             is_allocated: !is_raw && stat.st_blocks.unsigned_abs().saturating_mul(512) >= size,
             is_memory,
             engine,
@@ -119,7 +119,7 @@ impl DirectDevice {
         })
     }
 
-    /// A ring that nobody uses; `None` if all are in use.
+    /// Takes an idle ring; `None` if all are in use.
     fn take_ring(&self) -> Option<Ring> {
         if self.engine != Engine::IoUring {
             return None;
@@ -140,7 +140,7 @@ impl DirectDevice {
         ring
     }
 
-    /// Does a batch of transfers, and says where it waits.
+    /// Does a batch of transfers, and reports where it waits.
     ///
     /// # Safety
     /// As [`Ring::run`].
@@ -152,19 +152,19 @@ impl DirectDevice {
     ) -> io::Result<()> {
         let mut first = next();
         if self.is_memory && way == Way::Read {
-            // SAFETY: passed on.
+            // SAFETY: the caller's contract is the same.
             first = unsafe { self.copy_short(first, next, done) }?;
         }
         if first.is_none() {
             return Ok(());
         }
         let mut next = || first.take().or_else(&mut *next);
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract is the same.
         nacre_env::blocking(|| unsafe { self.run_waiting(way, &mut next, done) })
     }
 
-    /// Reads what lies in memory and is short, beginning with `transfer`. Gives back the first that is not done: the thread has to say
-    /// that it is busy.
+    /// Reads short transfers of a file in memory by copies, beginning with `transfer`. Returns the first
+    /// transfer that is not done: the thread has to report a wait for it.
     ///
     /// # Safety
     /// As [`Ring::run`].
@@ -178,7 +178,7 @@ impl DirectDevice {
         while let Some(Transfer { op, offset, memory, len, .. }) = transfer {
             let Some(rest) = left.checked_sub(len) else { break };
             (left, is_used) = (rest, true);
-            // SAFETY: the caller says that the memory may be written.
+            // SAFETY: the caller guarantees that the memory is writable.
             let buffer = unsafe { std::slice::from_raw_parts_mut(memory, len) };
             if let Err(error) = self.read_by_calls(offset, buffer, &mut copy) {
                 add(&self.counters.call_batches, 1);
@@ -191,7 +191,7 @@ impl DirectDevice {
         Ok(transfer)
     }
 
-    /// [`DirectDevice::run`] by a thread that has said that it waits.
+    /// Implements [`DirectDevice::run`] for a thread that has reported that it waits.
     ///
     /// # Safety
     /// As [`Ring::run`].
@@ -202,7 +202,7 @@ impl DirectDevice {
         done: &mut dyn FnMut(usize, usize, &[u8]),
     ) -> io::Result<()> {
         if let Some(mut ring) = self.take_ring() {
-            // SAFETY: passed on.
+            // SAFETY: the caller's contract is the same.
             let result = unsafe { ring.run(way, next, done) };
             self.rings.lock().idle.push(ring);
             add(&self.counters.ring_batches, 1);
@@ -217,13 +217,13 @@ impl DirectDevice {
         while let Some(transfer) = next() {
             match way {
                 Way::Read => {
-                    // SAFETY: the caller says that the memory may be written.
+                    // SAFETY: the caller guarantees that the memory is writable.
                     let buffer = unsafe { std::slice::from_raw_parts_mut(transfer.memory, transfer.len) };
                     self.read_by_calls(transfer.offset, buffer, &mut copy)?;
                     done(transfer.op, 0, buffer);
                 }
                 Way::Write => {
-                    // SAFETY: the caller says that the memory is valid.
+                    // SAFETY: the caller guarantees that the memory is valid.
                     let data = unsafe { std::slice::from_raw_parts(transfer.memory, transfer.len) };
                     self.write_by_calls(transfer.offset, data, &mut copy)?;
                 }
@@ -324,7 +324,7 @@ impl BlockDevice for DirectDevice {
             (reads, bytes) = (reads + 1, bytes + len as u64);
             Some(Transfer { op: number, at: 0, offset, memory: op.buffer.as_mut_ptr(), len })
         };
-        // SAFETY: the buffers were given for longer than the call takes, and nobody else has them.
+        // SAFETY: the buffers are borrowed exclusively for longer than the call takes.
         let result = unsafe { self.run(Way::Read, &mut next, done) };
         add(&self.counters.reads, reads);
         add(&self.counters.read_bytes, bytes);
@@ -423,7 +423,7 @@ impl BlockDevice for DirectDevice {
     }
 }
 
-/// As [`open_exclusive`], and waits for a while if somebody else has it.
+/// Opens as [`open_exclusive`], and waits for a while if the device is in use.
 fn open_patiently(path: &Path, options: &DirectDeviceOptions) -> io::Result<OwnedFd> {
     const POLL: Duration = Duration::from_millis(10);
     let deadline = Instant::now() + options.patience;
@@ -437,7 +437,7 @@ fn open_patiently(path: &Path, options: &DirectDeviceOptions) -> io::Result<Owne
     }
 }
 
-/// Opens a path for direct transfers, and keeps others out: a device by `O_EXCL`, a file by a lock.
+/// Opens a path for direct I/O, and keeps others out: a device by `O_EXCL`, a file by a lock.
 fn open_exclusive(path: &Path, create_bytes: Option<u64>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
     let is_device = match fs::stat(path) {
@@ -445,7 +445,7 @@ fn open_exclusive(path: &Path, create_bytes: Option<u64>) -> io::Result<OwnedFd>
         Err(Errno::NOENT) if create_bytes.is_some() => false,
         Err(error) => return Err(error.into()),
     };
-    // Without O_CREAT, O_EXCL means: nobody else, no mount.
+    // Without O_CREAT, O_EXCL means: no other exclusive opener, no mount.
     let fd = match (is_device, create_bytes) {
         (true, _) => fs::open(path, flags | OFlags::EXCL, Mode::empty())?,
         (false, None) => fs::open(path, flags, Mode::empty())?,
@@ -470,7 +470,7 @@ fn open_exclusive(path: &Path, create_bytes: Option<u64>) -> io::Result<OwnedFd>
     Ok(fd)
 }
 
-/// What memory must be aligned to: 512 bytes if a read into such memory works.
+/// Returns the alignment that memory needs: 512 bytes if a read into such memory works.
 fn memory_alignment(fd: impl AsFd) -> io::Result<usize> {
     let mut memory = AlignedBuffer::zeroed(2 * BLOCK as usize);
     let refused = rustix::io::pread(&fd, &mut memory[512..512 + BLOCK as usize], 0).is_err();
@@ -480,7 +480,7 @@ fn memory_alignment(fd: impl AsFd) -> io::Result<usize> {
     Ok(if refused { BLOCK as usize } else { 512 })
 }
 
-/// Does the kernel say that nothing turns in a device? A partition is asked through its disk.
+/// Whether the kernel reports a device as non-rotational. For a partition, its disk is examined.
 fn is_flash(device: u64) -> bool {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     ["queue/rotational", "../queue/rotational"].iter().any(|file| {

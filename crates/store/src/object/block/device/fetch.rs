@@ -1,8 +1,9 @@
-//! Reads that nobody waits for yet, by a ring with memory of its own.
+//! Asynchronous reads, by a ring with memory of its own.
 //!
-//! The ring says by itself when something is there, whichever thread began it: not only, as those of [`super::ring`], when the thread
-//! that asked enters the kernel again, which it may not do for long. Its memory is registered, and in large pages where the kernel has some. That
-//! makes up for the copy: `docs/measurements/2026-11-23-ost-devices.md`.
+//! Completions are posted whichever thread began the read; the rings of [`super::ring`] post them only when
+//! the submitting thread enters the kernel again, which may take long. The memory is registered, and in large
+//! pages where the kernel has some. That makes up for the copy:
+//! `docs/measurements/2026-11-23-ost-devices.md`.
 
 use super::AlignedBuffer;
 use super::direct::Counters;
@@ -14,16 +15,17 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Largest piece that the kernel is asked for at once: in small pages more of them than a request of some virtual disks takes (254).
+/// Largest piece of one request: in small pages more of them than a request of some virtual disks takes
+/// (254).
 const PIECE_MAX: usize = 512 << 10;
-/// Pieces of a part at most.
+/// Maximum pieces of a part.
 const PIECES_MAX: usize = 32;
 
-/// What is left of a piece.
+/// The unfinished rest of a piece.
 #[derive(Clone, Copy)]
 struct Piece {
     offset: u64,
-    /// Where in the memory.
+    /// Offset in the memory.
     at: usize,
     len: usize,
 }
@@ -36,9 +38,9 @@ struct Part {
     error: Option<io::Error>,
 }
 
-/// See the [module documentation](self). Dropping it waits for what is under way.
+/// See the [module documentation](self). Dropping it waits for reads under way.
 pub(super) struct RingFetch {
-    // Before the memory, so that it is closed before that goes.
+    // Before the memory, so that the ring is closed before the memory is freed.
     ring: IoUring,
     memory: AlignedBuffer,
     is_registered: bool,
@@ -48,13 +50,14 @@ pub(super) struct RingFetch {
 }
 
 impl RingFetch {
-    /// For a device of `size` bytes.
+    /// Creates the memory and its ring for a device of `size` bytes.
     pub(super) fn new(fd: RawFd, size: u64, counters: Arc<Counters>) -> io::Result<RingFetch> {
         let ring = IoUring::new((FETCH_PARTS * PIECES_MAX) as u32)?;
         ring.submitter().register_files(&[fd])?;
         let memory = AlignedBuffer::large(FETCH_PARTS * FETCH_BYTES);
         let vector = libc::iovec { iov_base: memory.address().cast(), iov_len: memory.len() };
-        // SAFETY: the memory is dropped after the ring. Refused where locked memory is limited; it then works as any other.
+        // SAFETY: the memory is dropped after the ring. Registration fails where locked memory is limited;
+        // the memory then works unregistered.
         let is_registered = unsafe { ring.submitter().register_buffers(&[vector]) }.is_ok();
         Ok(RingFetch { ring, memory, is_registered, parts: Default::default(), size, counters })
     }
@@ -68,12 +71,13 @@ impl RingFetch {
             false => opcode::Read::new(fd, memory, len as u32).offset(offset).build(),
         };
         let entry = entry.user_data((part * PIECES_MAX + number) as u64);
-        // SAFETY: the memory is the ring's own and stays until it is closed; nobody looks at a part with something in flight.
+        // SAFETY: the memory belongs to the ring and outlives it; a part with reads in flight is not
+        // accessed.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("the queue has room for all pieces of all parts");
     }
 
-    /// Takes in what is there.
+    /// Processes the completions that have arrived.
     fn take_in(&mut self) {
         loop {
             let Some(entry) = self.ring.completion().next() else { return };
@@ -105,7 +109,7 @@ impl RingFetch {
     fn wait(&mut self, part: usize) {
         self.take_in();
         while self.parts[part].in_flight > 0 {
-            // There is something under way, so errors can only mean "again".
+            // A read is under way, so an error can only mean "retry".
             if self.ring.submit_and_wait(1).is_err() {
                 nacre_env::thread::yield_now();
             }
@@ -147,7 +151,7 @@ impl Fetch for RingFetch {
         let in_flight = pieces.len();
         self.parts[part] = Part { len, pieces, in_flight, error: None };
         (0..in_flight).for_each(|number| self.push(part, number));
-        // What goes wrong goes wrong again where it is waited for.
+        // An error recurs at the wait for the read.
         let _ = self.ring.submit();
     }
 
@@ -163,8 +167,8 @@ impl Fetch for RingFetch {
             return Err(error);
         }
         let start = self.memory.address().wrapping_add(part * FETCH_BYTES);
-        // SAFETY: the part has so many bytes of the memory, initialised when it was made, and nothing of it is under way. Not through a
-        // slice of the whole memory: the kernel may be writing into other parts.
+        // SAFETY: the part has this many bytes of the memory, initialised on allocation, and no read of it is
+        // under way. Not through a slice of the whole memory: the kernel may be writing into other parts.
         Ok(unsafe { std::slice::from_raw_parts(start, self.parts[part].len) })
     }
 }
@@ -172,7 +176,7 @@ impl Fetch for RingFetch {
 impl Drop for RingFetch {
     fn drop(&mut self) {
         (0..FETCH_PARTS).for_each(|part| self.wait(part));
-        // As a ring of batches: the device is to be free for others as soon as it is given up.
+        // As in a ring of batches: others can open the device as soon as it is released.
         let _ = self.ring.submitter().unregister_files();
     }
 }

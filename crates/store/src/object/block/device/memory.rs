@@ -1,4 +1,4 @@
-//! A device in memory that loses power and fails to order, for tests.
+//! A device in memory that loses power and fails on request, for tests.
 
 use super::{
     BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, FETCH_BYTES, FETCH_PARTS, Fetch, ReadOp, WriteOp,
@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-/// What is written whole or not at all.
+/// Bytes that are written atomically.
 const SECTOR: usize = 512;
 
-/// Something that goes wrong.
+/// A fault to inject.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The `n`th write from now fails with EIO after its first sectors; 0 is the next.
@@ -22,7 +22,7 @@ pub enum Fault {
     Flush(u64),
     /// Reads that touch this block fail with EIO, until it is written.
     UnreadableBlock(u64),
-    /// From the `n`th write or flush on, everything fails with EIO: the power is gone.
+    /// From the `n`th write or flush on, everything fails with EIO, as without power.
     PowerAfter(u64),
     /// Discards are refused.
     NoDiscard,
@@ -32,9 +32,10 @@ type Sector = Box<[u8; SECTOR]>;
 
 #[derive(Default)]
 struct State {
-    /// What reads see, by sector; sectors that are not there are zeros.
+    /// Content for reads, by sector; missing sectors are zeros.
     current: BTreeMap<u64, Sector>,
-    /// What each sector that was written since the last flush held then and after each write, oldest first.
+    /// Versions of each sector that was written since the last flush: at that time and after each write,
+    /// oldest first.
     unsynced: BTreeMap<u64, Vec<Option<Sector>>>,
     faults: Vec<Fault>,
     writes: u64,
@@ -88,7 +89,7 @@ impl State {
         Ok(())
     }
 
-    /// Counts an operation that changes something, and says whether the power went away before it.
+    /// Counts a modifying operation, and fails if the power was cut before it.
     fn power(&mut self) -> io::Result<()> {
         let done = self.writes + self.flushes;
         let gone = self.faults.iter().any(|fault| matches!(fault, Fault::PowerAfter(n) if done >= *n));
@@ -97,18 +98,19 @@ impl State {
     }
 }
 
-/// Reads when it is begun: as early as a device may, so what was changed since is never there by chance.
+/// Reads as soon as the read is begun: as early as a device may, so later changes are never visible by
+/// chance.
 struct MemoryFetch {
     size: u64,
     state: Arc<Mutex<State>>,
     memory: Vec<u8>,
     parts: [io::Result<usize>; FETCH_PARTS],
-    /// Begun and not waited for: as slow as a device may be.
+    /// Begun and not awaited: as slow as a device may be.
     is_under_way: [bool; FETCH_PARTS],
 }
 
 impl State {
-    /// A device would make its caller wait.
+    /// Notes a wait that a real device would impose on its caller.
     fn waits(&mut self) {
         self.untold_waits += u64::from(!nacre_env::blocking::is_blocking());
     }
@@ -145,12 +147,12 @@ impl Fetch for MemoryFetch {
 }
 
 impl MemoryDevice {
-    /// A device of `size` bytes, all zeros.
+    /// Creates a device of `size` bytes, all zeros.
     pub fn new(size: u64) -> MemoryDevice {
         MemoryDevice { size: size / BLOCK * BLOCK, state: Arc::default() }
     }
 
-    /// Orders a fault; counts begin with this call.
+    /// Injects a fault; counts begin with this call.
     pub fn order(&self, fault: Fault) {
         let mut state = self.state.lock();
         let (writes, flushes) = (state.writes, state.flushes);
@@ -162,7 +164,7 @@ impl MemoryDevice {
         });
     }
 
-    /// Takes all faults back.
+    /// Removes all faults.
     pub fn repair(&self) {
         let mut state = self.state.lock();
         state.faults.clear();
@@ -176,8 +178,9 @@ impl MemoryDevice {
         sector[offset as usize % SECTOR] ^= 1 << (bit % 8);
     }
 
-    /// The device after a power cut now: each sector that was written since the last flush holds what `choose` picks of
-    /// its versions, of which it is told the number; the first is the durable one, the last the newest.
+    /// Returns the device as a power cut at this moment may leave it: each sector written since the last
+    /// flush holds the version that `choose` picks, given their number; the first is the durable one, the
+    /// last the newest.
     pub fn after_power_cut(&self, choose: &mut dyn FnMut(usize) -> usize) -> MemoryDevice {
         let state = self.state.lock();
         let mut current = state.current.clone();
@@ -190,17 +193,18 @@ impl MemoryDevice {
         MemoryDevice { size: self.size, state: Arc::new(Mutex::new(State { current, ..State::default() })) }
     }
 
-    /// Bytes that the device keeps: those that were written and not discarded.
+    /// Returns the bytes in use: those that were written and not discarded.
     pub fn used_bytes(&self) -> u64 {
         self.state.lock().current.len() as u64 * SECTOR as u64
     }
 
-    /// Waits for fetches, and for their memory, of threads that had not said that they wait ([`nacre_env::blocking`]).
+    /// Returns the number of waits for fetches, and for their memory, by threads that had not reported that
+    /// they wait ([`nacre_env::blocking`]).
     pub fn untold_waits(&self) -> u64 {
         self.state.lock().untold_waits
     }
 
-    /// Writes and flushes so far.
+    /// Returns the number of writes and flushes so far.
     pub fn operations(&self) -> u64 {
         let state = self.state.lock();
         state.writes + state.flushes

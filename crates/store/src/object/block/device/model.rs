@@ -1,8 +1,9 @@
-//! A device that takes as long as another kind would: [`SimulatedDevice`] lets a real one do the work and makes callers wait for what
-//! a model says. For tests and measurements; whatever is measured so is to be labelled "simulated".
+//! Simulated service times: [`SimulatedDevice`] performs transfers on a real device and delays callers for as
+//! long as a model of another kind of device takes. For tests and measurements; figures measured this way are
+//! to be labelled "simulated".
 //!
-//! Models are pure: they get times and say when a transfer is done. Real transfers go on meanwhile, so a model slower than the
-//! real device is what counts.
+//! Models are pure: they receive times and return when a transfer is done. Real transfers run meanwhile, so
+//! only a model slower than the real device has an effect.
 
 mod disk;
 mod flash;
@@ -25,29 +26,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Limits of a device, whatever it is. Written `throttle:iops=1000:bandwidth=100M:latency=1ms`.
+/// Limits of a device of any kind. Written `throttle:iops=1000:bandwidth=100M:latency=1ms`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThrottleSpec {
     /// Transfers per second; 0 for no limit.
     pub iops: u64,
     /// Bytes per second; 0 for no limit.
     pub bandwidth: u64,
-    /// What each transfer takes beside that; those of several callers overlap.
+    /// Additional time of each transfer; those of several callers overlap.
     pub latency: Duration,
 }
 
-/// Which medium is simulated: a kind, then settings in place of the usual ones.
+/// Simulated medium: a kind, followed by settings that differ from the defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MediaSpec {
-    /// A disk that turns, `disk:seek=8ms:turn=8333us:bandwidth=150M:queue=32`.
+    /// A rotating disk, `disk:seek=8ms:turn=8333us:bandwidth=150M:queue=32`.
     Disk(DiskSpec),
     /// Flash, `flash:channels=8:read=50us:program=200us:erase=2ms:block=1M:spare=7:full=0:command=20us`.
     Flash(FlashSpec),
-    /// Limits alone.
+    /// A device without other properties than limits.
     Throttle(ThrottleSpec),
 }
 
-/// Reads `name=value` parts separated by colons.
+/// Parses `name=value` parts separated by colons.
 fn parts(text: &str, mut set: impl FnMut(&str, &str) -> Option<()>) -> Result<(), ()> {
     for part in text.split(':').filter(|part| !part.is_empty()) {
         let (name, value) = part.split_once('=').ok_or(())?;
@@ -61,12 +62,12 @@ fn put<T>(place: &mut T, value: Option<T>) -> Option<()> {
     Some(())
 }
 
-/// A number of bytes from 1 on.
+/// Parses a number of bytes, at least 1.
 fn some_bytes(text: &str) -> Option<u64> {
     bytes(text).ok().filter(|bytes| *bytes > 0)
 }
 
-/// A number from 1 to `max`.
+/// Parses a number from 1 to `max`.
 fn number(text: &str, max: u64) -> Option<u64> {
     text.parse::<u64>().ok().filter(|number| (1..=max).contains(number))
 }
@@ -111,7 +112,7 @@ impl fmt::Display for MediaSpec {
     }
 }
 
-/// What is done with a range of a device.
+/// Kind of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Read,
@@ -119,12 +120,12 @@ enum Kind {
     Discard,
 }
 
-/// Says when transfers are done. Times count from the beginning.
+/// A model of service times, counted from the beginning.
 trait Model: Send {
-    /// A transfer comes in at `now`, not before those that came before.
+    /// Submits a transfer at `now`, which never decreases, and returns its end.
     fn submit(&mut self, now: Duration, kind: Kind, offset: u64, len: u64) -> Duration;
 
-    /// What a flash model counts.
+    /// Returns the counters of a flash model.
     fn flash(&self) -> Option<FlashStats> {
         None
     }
@@ -148,17 +149,18 @@ impl Model for Throttle {
     }
 }
 
-/// Largest device in bytes that flash is simulated of: the model takes 8 bytes of memory for each 4096.
+/// Largest device in bytes for which flash is simulated: the model takes 8 bytes of memory for each 4096.
 const FLASH_MAX: u64 = 64 << 30;
 
-/// What is simulated at the moment.
+/// The current simulation.
 struct Simulated {
     spec: MediaSpec,
     begun: Instant,
     model: Box<dyn Model>,
 }
 
-/// See the [module documentation](self). Nothing is simulated until [`SimulatedDevice::set_media`]; then it costs one look at a flag.
+/// See the [module documentation](self). Nothing is simulated until [`SimulatedDevice::set_media`]; until
+/// then the cost is one read of a flag.
 pub struct SimulatedDevice {
     inner: Arc<dyn BlockDevice>,
     is_on: AtomicBool,
@@ -166,25 +168,26 @@ pub struct SimulatedDevice {
 }
 
 impl SimulatedDevice {
-    /// Over `inner`, with nothing simulated yet.
+    /// Creates a device over `inner`, with nothing simulated yet.
     pub fn new(inner: Arc<dyn BlockDevice>) -> SimulatedDevice {
         SimulatedDevice { inner, is_on: AtomicBool::new(false), simulated: Mutex::new(None) }
     }
 
-    /// What is simulated.
+    /// Returns the simulated medium.
     pub fn media(&self) -> Option<MediaSpec> {
         self.simulated.lock().as_ref().map(|simulated| simulated.spec)
     }
 
-    /// Is one simulated? Then reads that nobody waits for would cost nothing, and are not to be asked for.
+    /// Whether a medium is simulated. Then asynchronous reads would cost nothing, and must not be used.
     pub(in crate::object::block) fn is_simulating(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Simulates a medium from now on, or none. Flash begins empty, or full if that is said, whatever is on the device.
+    /// Simulates a medium from now on, or none. Flash begins empty, or full if specified, whatever is on the
+    /// device.
     ///
     /// # Errors
-    /// `EFBIG` if the device is too large for that.
+    /// `EFBIG` if the device is too large for the model.
     pub fn set_media(&self, media: Option<MediaSpec>) -> io::Result<()> {
         let size = self.inner.size();
         let model = |spec| -> io::Result<Box<dyn Model>> {
@@ -206,12 +209,12 @@ impl SimulatedDevice {
         Ok(())
     }
 
-    /// What a flash model has counted; `None` for other media.
+    /// Returns the counters of a flash model; `None` for other media.
     pub fn flash_stats(&self) -> Option<FlashStats> {
         self.simulated.lock().as_ref()?.model.flash()
     }
 
-    /// Does some transfers, and waits as long as the model takes for them.
+    /// Performs transfers, and waits as long as the model takes for them.
     fn timed(
         &self,
         transfers: impl Iterator<Item = (Kind, u64, u64)>,

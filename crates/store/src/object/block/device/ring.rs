@@ -1,52 +1,52 @@
-//! One `io_uring` that carries batches of one thread at a time.
+//! One `io_uring` that runs batches of one thread at a time.
 //!
-//! The device's descriptor is registered. Small writes, and transfers whose memory is not aligned, go through slots of
-//! registered memory. Aligned reads go straight to the caller's memory, such as that of a reply: pinning a page costs as much as
-//! copying it (November 2026: CPU time of reads of 4 KiB, 32 at a time, with the copy to that without it 0.98, 1.03, 1.01; one at a time
-//! 1.06, 1.10, 1.01).
+//! The device's descriptor is registered. Small writes, and transfers whose memory is not aligned, go through
+//! slots of registered memory. Aligned reads go straight to the caller's memory, such as that of a reply:
+//! pinning a page costs as much as copying it (November 2026: ratios of CPU time for reads of 4 KiB, with the
+//! copy to without it: 32 at a time 0.98, 1.03, 1.01; one at a time 1.06, 1.10, 1.01).
 
 use super::AlignedBuffer;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::io;
 use std::os::fd::RawFd;
 
-/// Transfers in flight at most.
+/// Maximum transfers in flight.
 pub(super) const DEPTH: usize = 32;
 /// Bytes of a slot of registered memory.
 const SLOT: usize = 16 << 10;
 /// Largest piece of a write: a multiple of a block that fits the kernel's length.
 const PIECE_MAX: usize = 64 << 20;
-/// Largest piece of a read: what has arrived is looked at while the rest is under way.
+/// Largest piece of a read: parts that have arrived are checked while the rest is under way.
 const READ_PIECE_MAX: usize = 256 << 10;
-/// So many pieces are queued before the kernel is told of them, while there is room for more.
+/// Pieces that are queued before a submission, while there is space for more.
 const BURST: usize = 8;
 
-/// Direction of a batch.
+/// Direction of the transfers of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     Read,
     Write,
 }
 
-/// A transfer on its way: what is left of one operation, or of a part of it.
+/// A transfer under way: the rest of one operation, or of a part of it.
 #[derive(Clone, Copy)]
 struct Piece {
-    /// Number of the operation, and where in it this is.
+    /// Number of the operation, and offset in it.
     op: usize,
     at: usize,
     offset: u64,
     /// The caller's memory.
     memory: *mut u8,
     len: usize,
-    /// The slot that stands for the memory.
+    /// Slot that replaces the memory.
     slot: Option<u16>,
     done: usize,
 }
 
-/// One operation as the ring sees it.
+/// One operation from the ring's point of view.
 #[derive(Clone, Copy)]
 pub(super) struct Transfer {
-    /// Its number, and how much of it is under way already.
+    /// Its number, and the bytes of it that are under way already.
     pub(super) op: usize,
     pub(super) at: usize,
     pub(super) offset: u64,
@@ -54,12 +54,12 @@ pub(super) struct Transfer {
     pub(super) len: usize,
 }
 
-/// What a batch took.
+/// Cost of a batch.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Cost {
-    /// Parts that were short.
+    /// Short transfers.
     pub(super) short: u64,
-    /// System calls.
+    /// System calls for the ring.
     pub(super) enters: u64,
     /// Reads, or parts of them, that were copied out of a slot.
     pub(super) copied_reads: u64,
@@ -67,7 +67,7 @@ pub(super) struct Cost {
 
 /// See the [module documentation](self).
 pub(super) struct Ring {
-    // Before the memory, so that it is closed before that goes.
+    // Before the memory, so that the ring is closed before the memory is freed.
     ring: IoUring,
     slab: AlignedBuffer,
     is_registered: bool,
@@ -75,23 +75,23 @@ pub(super) struct Ring {
     pieces: Vec<Piece>,
     free_pieces: Vec<u16>,
     free_slots: Vec<u16>,
-    /// Pieces that are there and were not looked at.
+    /// Completed pieces that were not processed yet.
     arrived: Vec<Piece>,
     cost: Cost,
 }
 
-// SAFETY: the pointers in `pieces` are used only inside `run`, whose caller holds the memory.
+// SAFETY: the pointers in `pieces` are used only inside `run`, whose caller keeps the memory alive.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// A ring for a descriptor that outlives it; `align` is what the memory of direct transfers needs.
+    /// Creates a ring for a descriptor that outlives it; direct transfers need memory aligned to `align`.
     pub(super) fn new(fd: RawFd, align: usize) -> io::Result<Ring> {
         let ring = IoUring::builder().setup_coop_taskrun().build(DEPTH as u32)?;
         ring.submitter().register_files(&[fd])?;
         let slab = AlignedBuffer::zeroed(DEPTH * SLOT);
         let vector = libc::iovec { iov_base: slab.address().cast(), iov_len: slab.len() };
-        // SAFETY: the memory belongs to the slab, which is dropped after the ring. Refused where locked memory is limited; the
-        // slots then work as plain memory.
+        // SAFETY: the memory belongs to the slab, which is dropped after the ring. Registration fails where
+        // locked memory is limited; the slots then work as plain memory.
         let is_registered = unsafe { ring.submitter().register_buffers(&[vector]) }.is_ok();
         let none =
             Piece { op: 0, at: 0, offset: 0, memory: std::ptr::null_mut(), len: 0, slot: None, done: 0 };
@@ -108,11 +108,12 @@ impl Ring {
         })
     }
 
-    /// Does all transfers that `next` gives, and tells `done` of the parts of each that are there: its number, where in it, and the bytes.
-    /// Returns what it took, and only when the kernel has let go of all memory.
+    /// Does all transfers from `next`, and passes the parts of each that have arrived to `done`: its number,
+    /// offset in it, and bytes. Returns the cost, and only when the kernel has released all memory.
     ///
     /// # Safety
-    /// Each transfer's memory is valid for its length until the call returns, for writing if `way` is a read, and nobody else uses it.
+    /// Each transfer's memory is valid for its length until the call returns, for writing if `way` is a read,
+    /// and no other thread uses it.
     pub(super) unsafe fn run(
         &mut self,
         way: Way,
@@ -137,7 +138,7 @@ impl Ring {
                 current = next();
             }
             if !self.arrived.is_empty() {
-                // What came is looked at while the device has what was put in its place.
+                // Completed parts are checked while the device works on their successors.
                 self.submit();
                 for piece in self.arrived.drain(..) {
                     // SAFETY: the caller's memory holds `len` bytes, and the kernel is done with them.
@@ -152,7 +153,7 @@ impl Ring {
             while let Some((number, result)) = self.completed() {
                 match self.advance(way, number, result) {
                     Ok(true) => self.arrived.push(self.pieces[usize::from(number)]),
-                    // An error elsewhere ends the batch, but not before what is under way.
+                    // An error elsewhere ends the batch, but not before the transfers under way.
                     Ok(false) if failed.is_none() => {
                         self.cost.short += u64::from(result >= 0);
                         self.push(way, number);
@@ -167,16 +168,16 @@ impl Ring {
         }
     }
 
-    /// Tells the kernel of what is queued.
+    /// Submits the queued transfers.
     fn submit(&mut self) {
         if !self.ring.submission().is_empty() {
-            // What goes wrong goes wrong again where it is waited for.
+            // An error recurs at the wait for the transfer.
             let _ = self.ring.submit();
             self.cost.enters += 1;
         }
     }
 
-    /// Waits for a completion. There is one under way, so errors can only mean "again".
+    /// Waits for a completion. A transfer is under way, so errors can only mean "retry".
     fn wait(&mut self) {
         if self.ring.submission().is_empty() && !self.ring.completion().is_empty() {
             return;
@@ -185,19 +186,19 @@ impl Ring {
             self.cost.enters += 1;
             match self.ring.submit_and_wait(1) {
                 Ok(_) => return,
-                // The memory under way must not be given back, so there is nothing else to do.
+                // The memory under way must not be returned, so waiting is the only option.
                 Err(_) if !self.ring.completion().is_empty() => return,
                 Err(_) => nacre_env::thread::yield_now(),
             }
         }
     }
 
-    /// Number and result of a piece that the kernel is done with.
+    /// Returns number and result of a completed piece.
     fn completed(&mut self) -> Option<(u16, i32)> {
         self.ring.completion().next().map(|entry| (entry.user_data() as u16, entry.result()))
     }
 
-    /// Cuts the next piece off a transfer.
+    /// Splits the next piece off a transfer.
     fn take_piece(&mut self, way: Way, transfer: &mut Transfer) -> u16 {
         let number = self.free_pieces.pop().expect("as many pieces as may be in flight");
         let is_aligned = (transfer.memory as usize).is_multiple_of(self.align);
@@ -225,12 +226,13 @@ impl Ring {
         self.slab.address().wrapping_add(usize::from(slot) * SLOT)
     }
 
-    /// Queues what is left of a piece.
+    /// Queues the rest of a piece.
     fn push(&mut self, way: Way, number: u16) {
         let piece = self.pieces[usize::from(number)];
         let target = piece.slot.map_or(piece.memory, |slot| self.slot_address(slot));
         if let (Some(_), Way::Write, 0) = (piece.slot, way, piece.done) {
-            // SAFETY: the caller's memory holds `len` bytes, the slot has room for them, and they are different memory.
+            // SAFETY: the caller's memory holds `len` bytes, they fit into the slot, and they are different
+            // memory.
             unsafe { std::ptr::copy_nonoverlapping(piece.memory, target, piece.len) };
         }
         let memory = target.wrapping_add(piece.done);
@@ -248,7 +250,7 @@ impl Ring {
         pushed.expect("the queue has room for all that may be in flight");
     }
 
-    /// Takes in a completion; false if something of the piece is left.
+    /// Processes a completion; false if a rest of the piece remains.
     fn advance(&mut self, way: Way, number: u16, result: i32) -> io::Result<bool> {
         let piece = &mut self.pieces[usize::from(number)];
         if result < 0 {
@@ -265,7 +267,8 @@ impl Ring {
         }
         let piece = *piece;
         if let (Some(slot), Way::Read) = (piece.slot, way) {
-            // SAFETY: the slot holds `len` bytes, the caller's memory has room for them, and they are different memory.
+            // SAFETY: the slot holds `len` bytes, they fit into the caller's memory, and they are different
+            // memory.
             unsafe { std::ptr::copy_nonoverlapping(self.slot_address(slot), piece.memory, piece.len) };
             self.cost.copied_reads += 1;
         }
@@ -275,7 +278,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // A ring is torn down behind the back of its owner; the device is to be free for others as soon as it is given up.
+        // The kernel tears down a ring asynchronously; others can open the device as soon as it is released.
         let _ = self.ring.submitter().unregister_files();
     }
 }

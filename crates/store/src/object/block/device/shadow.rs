@@ -1,4 +1,4 @@
-//! A device that is looked at: what is written to it stays in memory, and nothing on it changes.
+//! A read-only device: writes to it stay in memory, and the device itself never changes.
 
 use super::{BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, ReadOp, WriteOp, check_range};
 use nacre_env::sync::RwLock;
@@ -9,7 +9,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// See the [module documentation](self). Opening a store on it writes little: what a recovery puts right, and labels.
+/// See the [module documentation](self). Opening a store on it writes little: repairs of a recovery, and
+/// labels.
 pub struct ShadowDevice {
     file: File,
     path: PathBuf,
@@ -18,7 +19,7 @@ pub struct ShadowDevice {
 }
 
 impl ShadowDevice {
-    /// Opens a device or file for reading, through the page cache. Others may use it meanwhile.
+    /// Opens a device or file for reading, through the page cache. Other processes may use it meanwhile.
     ///
     /// # Errors
     /// Those of the system.

@@ -1,4 +1,4 @@
-//! Devices: real files by rings and by calls, and the one in memory.
+//! Devices: real files by rings and by system calls, and the one in memory.
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn aligned_reads_are_not_copied_and_a_submission_carries_many() {
         assert_eq!((after.reads - before.reads, after.copied_reads), (32, 0));
         if after.ring_batches > 0 {
             assert_eq!(after.ring_batches - before.ring_batches, 1);
-            // One for each completion at worst, besides those that submit.
+            // One for each completion at worst, in addition to those that submit.
             let enters = after.ring_enters - before.ring_enters;
             assert!((1..=32 + 4).contains(&enters), "{enters}");
         }
@@ -263,7 +263,7 @@ fn what_nobody_waits_for_is_there_when_it_is_wanted() {
         assert!(fetch.finish(1).expect("read") == second);
         assert!(fetch.is_there(1));
         assert!(fetch.finish(0).expect("read") == bytes(0, FETCH_BYTES));
-        // Beyond the end, and then in order again; the other part is not concerned.
+        // Beyond the end, and then a valid range; the other part is unaffected.
         fetch.begin(0, &[(device.size() - 4096, 8192)]);
         fetch.begin(1, &[((1 << 20) + 8192, 8192)]);
         assert_eq!(fetch.finish(0).expect_err("refused").kind(), std::io::ErrorKind::UnexpectedEof);
@@ -271,7 +271,7 @@ fn what_nobody_waits_for_is_there_when_it_is_wanted() {
         fetch.begin(0, &[(3 << 20, 4096)]);
         assert!(fetch.finish(0).expect("read") == bytes(2 << 20, 4096), "the last that was begun");
         assert!(fetch.finish(1).expect("read") == bytes(8192, 8192));
-        // Dropped while something is under way.
+        // Dropped with a read in flight.
         fetch.begin(0, &[(1 << 20, FETCH_BYTES)]);
         let fetch = nacre_env::thread::scope(|scope| {
             let ends = scope.spawn(move || {

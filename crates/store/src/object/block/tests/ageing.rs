@@ -1,9 +1,10 @@
-//! Where things lie on a device that fills and ages: objects of all sizes, several written at once, removed by chance.
+//! Placement on a device that fills and ages: objects of all sizes, several written at once, removed at
+//! random.
 
 use super::*;
 use device::{BlockDevice, DeviceInfo, DeviceStats, Engine, ReadOp, WriteOp};
 
-/// Takes what is written and forgets it: only places matter here.
+/// Discards all writes: only placement matters here.
 struct Nowhere(u64);
 
 impl BlockDevice for Nowhere {
@@ -45,11 +46,11 @@ impl BlockDevice for Nowhere {
 
 const CHUNK: u64 = 1 << 20;
 
-/// A store that is filled by several writers, each with an object of its own that it writes chunk by chunk.
+/// A store filled by several writers, each with an object of its own that it writes chunk by chunk.
 struct Aged {
     store: BlockStore,
     random: fastrand::Rng,
-    /// Objects and their sizes.
+    /// Existing objects and their sizes.
     there: Vec<(Fid, u64)>,
     next: u32,
 }
@@ -61,7 +62,7 @@ impl Aged {
         Aged { store, random: fastrand::Rng::with_seed(1), there: Vec::new(), next: 1 }
     }
 
-    /// From 64 KiB to 8 MiB, each octave as likely.
+    /// Returns a size from 64 KiB to 8 MiB, each octave equally likely.
     fn size(&mut self) -> u64 {
         let octave = 65536 << self.random.u64(..7);
         (octave + self.random.u64(..octave)) / BLOCK * BLOCK
@@ -69,7 +70,7 @@ impl Aged {
 
     fn fill(&mut self, mut bytes: u64) {
         let data = vec![5; CHUNK as usize];
-        // Of each writer: object, size, how much is written.
+        // For each writer: object, size, bytes written.
         let mut writers: Vec<(Fid, u64, u64)> = Vec::new();
         while bytes > 0 || !writers.is_empty() {
             while writers.len() < 4 && bytes > 0 {
@@ -91,7 +92,7 @@ impl Aged {
         self.store.sync_all().expect("synced");
     }
 
-    /// Removes objects until so much is free, and fills it again.
+    /// Removes objects until `bytes` are free, and fills the store again.
     fn round(&mut self, bytes: u64) {
         let (mut freed, mut doomed) = (0, Vec::new());
         while freed < bytes {
@@ -105,7 +106,8 @@ impl Aged {
         self.fill(freed);
     }
 
-    /// Part of the transfers of 1 MiB that only fragmentation causes, and part of the free space in which no whole one fits.
+    /// Returns the share of 1 MiB transfers that only fragmentation causes, the share of free space too short
+    /// for such a transfer, and the number of free extents.
     fn figures(&self) -> (f64, f64, usize) {
         let (mut transfers, mut least) = (0, 0);
         for (object, size) in &self.there {

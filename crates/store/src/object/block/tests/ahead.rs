@@ -1,4 +1,4 @@
-//! What is read ahead of streams is what reads would give, at any time.
+//! Data read ahead of streams equals the data of plain reads, at any time.
 
 use super::defrag::EAGER;
 use super::*;
@@ -19,7 +19,7 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len / 8).flat_map(|_| random.u64(..).to_le_bytes()).collect()
 }
 
-/// A store with an object of some reads.
+/// Returns a store with an object of `reads` reads.
 fn store_with(device: &Arc<MemoryDevice>, dir: &Path, reads: usize) -> (BlockStore, Vec<u8>) {
     let store = in_memory(dir, device, options());
     let data = pattern(1, reads * READ);
@@ -50,13 +50,13 @@ fn what_a_stream_reads_next_is_there_before_it_is_asked_for() {
     let dir = tempfile::tempdir().expect("a directory");
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let (store, mut data) = store_with(&device, dir.path(), 20);
-    // An end that is no whole block.
+    // An end that is not block-aligned.
     data.extend_from_slice(&pattern(9, 150_000)[..149_001]);
     store.write(fid(1), (20 * READ) as u64, &data[20 * READ..]).expect("written");
     let before = device.stats().read_bytes;
     read_on(&store, &data, 0..21);
     let stats = store.read_ahead_stats();
-    // Two reads in a row tell that there is a stream; at the end there is nothing more to begin.
+    // Two consecutive reads show that there is a stream; at the end there is nothing more to begin.
     assert_eq!((stats.begun, stats.used), (19, 19));
     assert_eq!(stats.memory_bytes, 2 << 20);
     let (reads, bytes) = (device.stats().reads, device.stats().read_bytes);
@@ -86,7 +86,7 @@ fn a_stream_on_a_file_gets_what_was_written() {
         // A kernel without rings.
         _ => assert_eq!(stats.begun, 0),
     }
-    // Closed with reads under way: the device is free for the next one.
+    // Closed with reads in flight: the device is free for the next opener.
     read(&store, 0, MIB).expect("read");
     read(&store, MIB, MIB).expect("read");
     drop(store);
@@ -139,7 +139,7 @@ fn whatever_changes_an_object_makes_what_was_read_ahead_of_it_forgotten() {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         let (store, mut data) = store_with(&device, dir.path(), 8);
         if name == "move" {
-            // In two pieces, so that there is something to move.
+            // In two pieces, so that there is something to defragment.
             store.write(fid(2), 0, &vec![7; READ]).expect("written");
             store.write(fid(1), (3 * READ) as u64, &data[3 * READ..4 * READ]).expect("written");
         }
@@ -147,7 +147,7 @@ fn whatever_changes_an_object_makes_what_was_read_ahead_of_it_forgotten() {
         let used = store.read_ahead_stats().used;
         assert_eq!(used, 2, "{name}");
         change(&store, &mut data);
-        // What was freed gets another owner, and other bytes.
+        // Freed blocks get another owner, and other bytes.
         store.sync_all().expect("synced");
         for oid in 10..40 {
             store.write(fid(oid), 0, &pattern(u64::from(oid), MIB)).expect("written");
@@ -165,7 +165,7 @@ fn who_waits_for_memory_or_what_is_under_way_in_it_says_so_before() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let (store, mut data) = store_with(&device, dir.path(), 12);
     read_on(&store, &data, 0..6);
-    // Two windows are under way, and of no use any more: their memory is needed for others.
+    // Two windows are in flight, and useless: their memory is needed for others.
     data[..4].copy_from_slice(b"fish");
     store.write(fid(1), 0, b"fish").expect("written");
     read_on(&store, &data, 6..12);
@@ -263,7 +263,7 @@ fn what_is_no_stream_that_waits_for_each_read_gets_nothing_ahead() {
     store.truncate(fid(1), 64 << 20).expect("grown");
     (20..40).for_each(|number| drop(read(&store, number * READ, READ).expect("read")));
     assert_eq!(store.read_ahead_stats(), ReadAheadStats { memory_bytes: 2 << 20, ..Default::default() });
-    // A simulated medium could not say when it would be there.
+    // A simulated medium could not report the end of asynchronous reads.
     let media: MediaSpec = "throttle:latency=1us".parse().expect("a medium");
     store.simulated_device().set_media(Some(media)).expect("set");
     read_on(&store, &data, 0..12);
@@ -276,7 +276,7 @@ fn a_stream_beside_changes_gets_nothing_older_than_what_was_there_when_it_asked(
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let store = in_memory(dir.path(), &device, options());
     const READS: usize = 16;
-    // Each read of the object is written as a whole, with the number of the write all over.
+    // Each read of the object is written as a whole, filled with the number of the write.
     let latest: [AtomicU64; READS] = Default::default();
     let write = |number: usize, write: u64| {
         let data = write.to_le_bytes().repeat(READ / 8);

@@ -1,8 +1,9 @@
-//! Power cuts and ends of the process, at any point.
+//! Power cuts and kills of the process, at any point.
 //!
-//! Objects are changed at random; now and then they are synced. A power cut leaves the index as any prefix of its transactions not
-//! below the last one synced, here the two extremes, and each sector of the device that was not flushed as any of its versions.
-//! Afterwards each block of each object holds a version from the last sync on.
+//! Objects are changed at random, and synced from time to time. A power cut leaves the index as any prefix of
+//! its transactions not below the last one synced, here the two extremes, and each sector of the device that
+//! was not flushed as any of its versions. Afterwards each block of each object holds a version from the last
+//! sync on.
 
 use super::*;
 use crate::object::Fallocate;
@@ -15,7 +16,7 @@ const OBJECTS: u64 = 4;
 const BLOCKS: usize = 80;
 const BLOCK_LEN: usize = BLOCK as usize;
 
-/// What a store may show of an object.
+/// Contents that a store may show for an object.
 #[derive(Clone, Default)]
 pub(super) struct Expected {
     pub(super) now: Option<Vec<u8>>,
@@ -23,7 +24,7 @@ pub(super) struct Expected {
     versions: Vec<Option<Vec<u8>>>,
 }
 
-/// A store and what is known of it.
+/// A store and its expected content.
 pub(super) struct Trial {
     pub(super) store: BlockStore,
     pub(super) device: Arc<MemoryDevice>,
@@ -50,7 +51,7 @@ impl Trial {
         to
     }
 
-    /// Makes all durable and keeps a copy of the index.
+    /// Makes everything durable and keeps a copy of the index.
     pub(super) fn sync(&mut self) {
         self.store.sync_all().expect("synced");
         for expected in self.objects.values_mut() {
@@ -59,7 +60,7 @@ impl Trial {
         self.copy("synced");
     }
 
-    /// Changes an object; an error leaves any of the versions before and after.
+    /// Changes an object; after an error any version before or after is valid.
     pub(super) fn step(&mut self) -> bool {
         let random = &mut self.random;
         let object = fid(random.u64(..OBJECTS) as u32 + 1);
@@ -113,7 +114,7 @@ impl Trial {
         result.is_ok()
     }
 
-    /// Cuts the power and looks at what is left; `index` is the copy of the directory that goes with it.
+    /// Cuts the power and checks the rest; `index` is the copy of the directory that goes with it.
     pub(super) fn cut(&mut self, index: &Path, chance: u64, context: &str) {
         let random = &mut self.random;
         let device = self.device.after_power_cut(&mut |versions| match random.u64(..8) < chance {
@@ -127,7 +128,7 @@ impl Trial {
             check_object(&expected.versions, found.as_deref(), &format!("{context}, object {object}"));
         }
         assert_clean(&store, context);
-        // Life goes on, and what went back stays back.
+        // The store is usable, and reverted blocks stay reverted.
         let before: Vec<Vec<u8>> = self.objects.keys().map(|object| contents(&store, *object)).collect();
         store.write(fid(99), 0, &[9; 30_000]).expect("written");
         store.sync_all().expect("synced");
@@ -138,7 +139,7 @@ impl Trial {
     }
 }
 
-/// Each block holds a version; the size is one of a version, too.
+/// Checks that each block holds a version, and that the size is that of a version, too.
 fn check_object(versions: &[Option<Vec<u8>>], found: Option<&[u8]>, context: &str) {
     let sizes: Vec<Option<usize>> = versions.iter().map(|version| version.as_ref().map(Vec::len)).collect();
     assert!(sizes.contains(&found.map(<[u8]>::len)), "{context}: {:?} of {sizes:?}", found.map(<[u8]>::len));
@@ -151,7 +152,7 @@ fn check_object(versions: &[Option<Vec<u8>>], found: Option<&[u8]>, context: &st
             let there = &there[..there.len().min(block.len())];
             block[..there.len()] == *there && block[there.len()..].iter().all(|byte| *byte == 0)
         };
-        // The end of a block is cut with the size, which may be newer than the block.
+        // The end of a block is truncated with the size, which may be newer than the block.
         let is_cut_version = |version: &Option<Vec<u8>>| {
             versions.iter().filter_map(Option::as_ref).map(Vec::len).any(|size| {
                 let mut cut = version.clone().unwrap_or_default();
@@ -197,7 +198,7 @@ fn after_a_power_cut_an_index_that_is_old_finds_the_old_data() {
         }
         trial.sync();
         for _ in 0..15 {
-            // Ends of objects are durable at once, with all before them.
+            // Destruction is durable at once, with all changes before it.
             let object = fid(trial.random.u64(..OBJECTS) as u32 + 1);
             let byte = trial.random.u8(..200) + 1;
             let offset = trial.random.u64(..40_000);
@@ -209,7 +210,7 @@ fn after_a_power_cut_an_index_that_is_old_finds_the_old_data() {
             expected.now = Some(data);
             trial.store.write(object, offset, &[byte; 50_000]).expect("written");
         }
-        // Only what was synced may be seen.
+        // Only synced versions may be seen.
         for expected in trial.objects.values_mut() {
             expected.versions.truncate(1);
         }
@@ -218,8 +219,8 @@ fn after_a_power_cut_an_index_that_is_old_finds_the_old_data() {
     }
 }
 
-/// Has the power go at each transfer and flush of a run: `before` steps and a sync, then `steps` of them. `more` does what else belongs to
-/// a step, and says whether it noticed.
+/// Cuts the power at each transfer and flush of a run: `before` steps and a sync, then `steps` of them.
+/// `more` does further work of a step, and returns whether it noticed the cut.
 pub(super) fn at_every_transfer(
     seeds: std::ops::Range<u64>,
     (before, steps): (usize, usize),
@@ -253,7 +254,7 @@ pub(super) fn at_every_transfer(
 
 #[test]
 fn the_power_may_go_at_every_transfer_and_every_flush() {
-    // What a sync made durable before it failed is not known.
+    // Which changes a sync made durable before it failed is unknown.
     at_every_transfer(200..203, (6, 20), |trial, step| step % 5 == 4 && trial.store.sync_all().is_err());
 }
 

@@ -1,4 +1,4 @@
-//! Devices that fail or lie.
+//! Devices that fail or return wrong data.
 
 use super::*;
 use crate::object::ObjectProblem;
@@ -49,7 +49,8 @@ fn a_flipped_bit_is_an_error_that_names_the_place_and_never_data() {
             at_device: extents[0].physical + block,
         };
         assert_eq!(report.problems, [named], "round {round}");
-        // A write of a part needs the rest, which is not to be had; one of the whole block mends it.
+        // A partial write needs the rest of the block, which is unreadable; a write of the whole block
+        // repairs it.
         if !at.is_multiple_of(BLOCK) {
             let offset = extents[0].logical + block + 100;
             assert_eq!(store.write(fid(1), offset, b"x").expect_err("refused").status(), Status::EIO);

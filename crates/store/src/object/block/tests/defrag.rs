@@ -1,4 +1,4 @@
-//! Objects in many pieces become objects in few, and nothing else changes.
+//! Fragmented objects become less fragmented, and nothing else changes.
 
 use super::crash::{Trial, at_every_transfer};
 use super::*;
@@ -8,7 +8,7 @@ use device::Fault;
 /// Bytes of a map.
 const MAP_BYTES: u64 = 64 * BLOCK;
 
-/// Moves whatever gains a transfer, at once.
+/// Moves every part that saves a transfer, at once.
 pub(super) const EAGER: DefragSettings = DefragSettings {
     is_on: true,
     bytes_per_second: 1 << 40,
@@ -21,9 +21,9 @@ fn extents(store: &BlockStore, object: Fid) -> Vec<ObjectExtent> {
     store.objects.extents(object).expect("read").expect("known")
 }
 
-/// Two objects whose blocks lie by turns.
+/// Writes two objects whose blocks alternate.
 fn interleave(store: &BlockStore, blocks: u64) {
-    // Backwards, so that nothing goes on with anything.
+    // Backwards, so that no write continues another.
     for at in (0..blocks).rev() {
         for oid in 1..=2 {
             store
@@ -131,7 +131,7 @@ fn what_changed_a_moment_ago_or_is_damaged_stays() {
 fn a_device_without_room_stays_as_it_is() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = in_memory(dir.path(), &Arc::new(MemoryDevice::new(8 << 20)), options());
-    // Whole maps: a part of one would still find room.
+    // Whole maps: a part of one would still find space.
     interleave(&store, 6 * 64);
     let mut oid = 10;
     while store.write(fid(oid), 0, &[3; 65536]).is_ok_and(|written| written == 65536) {
@@ -243,14 +243,14 @@ fn a_power_cut_after_data_was_moved_leaves_old_or_new() {
 fn the_power_may_go_at_every_transfer_while_data_is_moved() {
     let mut moved = 0;
     at_every_transfer(700..704, (12, 12), |trial, step| {
-        // What cannot be moved is an error in the log, which the device's failures are.
+        // A part that cannot be moved is an error in the log, due to the device's failures.
         moved += trial.store.defragment(&EAGER).unwrap_or(0);
         step % 4 == 3 && trial.store.sync_all().is_err()
     });
     assert!(moved > 0);
 }
 
-/// Waits for something that a thread of the store does.
+/// Waits for work of a background thread of the store.
 fn await_that(store: &BlockStore, what: &str, is_so: impl Fn(&DefragStats) -> bool) {
     let end = nacre_env::clock::Instant::now() + Duration::from_secs(60);
     while !is_so(&store.defrag_stats()) {
@@ -289,7 +289,7 @@ fn the_rate_bounds_what_is_moved() {
     let store = in_memory(dir.path(), &Arc::new(MemoryDevice::new(64 << 20)), options());
     interleave(&store, 2000);
     let begin = nacre_env::clock::Instant::now();
-    // Two parts each: after the first the rate is due, and after the last.
+    // Two parts each: after the first one the rate is reached, and after the last one.
     store.set_defrag_settings(DefragSettings { bytes_per_second: 16 << 20, ..EAGER });
     await_that(&store, "both are moved", |stats| stats.passes > 0);
     let bytes = store.defrag_stats().bytes;

@@ -4,7 +4,7 @@ use super::*;
 use crate::object::Fallocate;
 use nacre_types::Status;
 
-/// Fills a store with objects of `len` bytes; how many there are.
+/// Fills a store with objects of `len` bytes; returns their number.
 fn fill(store: &BlockStore, first: u32, len: usize) -> u32 {
     let mut count = 0;
     loop {
@@ -37,7 +37,8 @@ fn no_block_is_lost_in_many_cycles_of_filling_and_deleting() {
             store.truncate(fid(1), 100).expect("works on a full device");
         }
         if random.u64(..4) == 0 {
-            // Every second one goes, others take their place in pieces, and what can be is moved together.
+            // Every second object is destroyed, others replace them in pieces, and movable parts are moved
+            // together.
             let some: Vec<Fid> = (1..=count).step_by(2).map(fid).collect();
             store.destroy(&some).expect("destroyed");
             for oid in (1..=count).step_by(2) {
@@ -68,7 +69,7 @@ fn no_block_is_lost_in_many_cycles_of_filling_and_deleting() {
 
 #[test]
 fn a_full_device_refuses_at_every_allocation_and_stays_in_order() {
-    // One block less each time: the write that does not fit is another one.
+    // One block less each time: a different write does not fit.
     for blocks in 0..24u64 {
         let dir = tempfile::tempdir().expect("a directory");
         let device = Arc::new(MemoryDevice::new(1 << 20));
@@ -92,7 +93,7 @@ fn a_full_device_refuses_at_every_allocation_and_stays_in_order() {
         }
         let _ = fill(&store, 100, 4096 * 2);
         assert!(refused > 0 || blocks == 0 || store.space().expect("space").free < 100 * BLOCK);
-        // What was set aside can be written, and freeing works.
+        // Reserved space can be written, and freeing works.
         store.write(fid(1), 0, &vec![3; (free / 2 / BLOCK * BLOCK) as usize]).expect("set aside");
         store.truncate(fid(1), 4097).expect("cut");
         assert_eq!(contents(&store, fid(1)), [3; 4097]);

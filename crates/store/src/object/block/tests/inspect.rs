@@ -1,10 +1,10 @@
-//! Looking at a store without changing it.
+//! Inspection of a store without changing it.
 
 use super::*;
 use crate::object::block::inspect::Inspector;
 use std::os::unix::fs::FileExt;
 
-/// Bytes of all files of a store.
+/// Returns the bytes of all files of a store.
 fn image(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir).expect("listed") {

@@ -1,4 +1,4 @@
-//! Making and opening stores, and what is refused.
+//! Creating and opening stores, and refusals.
 
 use super::*;
 use device::{AlignedBuffer, WriteOp};
@@ -93,7 +93,7 @@ fn a_damaged_label_is_mended_from_its_copy() {
     let store = BlockStore::open_with(dir.path(), options(), device.clone()).expect("opens");
     assert_eq!(contents(&store, fid(1)), [3; 50_000]);
     drop(store);
-    // And the copy alone is enough to notice that both are gone.
+    // And the copy alone is enough to detect that both are damaged.
     device.flip_bit(100, 0);
     device.flip_bit((16 << 20) - BLOCK + 9, 0);
     let text = message(BlockStore::open_with(dir.path(), options(), device.clone()));
@@ -128,7 +128,7 @@ fn directories_that_hold_something_else_are_refused() {
     let text = message(BlockStore::open(&store, none));
     assert!(text.contains("in use"), "{text}");
     drop(open);
-    // The other back end takes it for what it is not.
+    // The other back end recognises that it is not its store.
     let file = crate::object::FileStore::open(&store, crate::object::FileStoreOptions::create());
     assert!(file.is_err_and(|error| error.to_string().contains("does not begin like")));
 }
@@ -150,7 +150,7 @@ fn a_device_elsewhere_is_remembered() {
     assert!(text.contains("cannot be used"), "{text}");
 }
 
-/// A store on a file of its own, closed, with an object in it; the path of the file.
+/// Creates a store on a file of its own, closed, with an object in it; returns the path of the file.
 fn stopped(dir: &Path) -> PathBuf {
     let store = BlockStore::open(dir, options()).expect("made");
     store.reserve(fid(1).seq, 10).expect("reserved");
@@ -163,7 +163,7 @@ fn set_size(path: &Path, bytes: u64) {
     std::fs::OpenOptions::new().write(true).open(path).expect("there").set_len(bytes).expect("sized");
 }
 
-/// Opens a store whose device has `bytes`, fills it to its end and looks whether all is well.
+/// Opens a store whose device has `bytes`, fills it to its end and checks it.
 fn fills_all_of(dir: &Path, bytes: u64, context: &str) {
     let store = BlockStore::open(dir, options()).expect(context);
     let space = store.space().expect("told");
@@ -190,7 +190,7 @@ const GROWN: u64 = 96 << 20;
 fn a_device_that_grew_is_used_to_its_new_end() {
     let dir = tempfile::tempdir().expect("a directory");
     let device = stopped(dir.path());
-    // Not a whole number of blocks: what is beyond the last one is left.
+    // Not a multiple of a block: bytes after the last whole block are unused.
     set_size(&device, GROWN + 777);
     fills_all_of(dir.path(), GROWN, "grown");
     set_size(&device, 2 * GROWN);
@@ -213,16 +213,16 @@ fn growing_that_was_broken_off_is_done_by_the_next_opening() {
     BlockStore::open(dir.path(), options()).and_then(|store| store.close()).expect("grown");
     let new_block = first_block(&device);
     assert_ne!(old_block, new_block);
-    // The power went after the copy at the new end.
+    // A power cut after the write of the copy at the new end.
     put(&old_block);
     std::fs::write(&superblock, &old_label).expect("written");
     fills_all_of(dir.path(), GROWN, "after the copy");
     assert_eq!(first_block(&device), new_block);
-    // After the directory knew.
+    // After the directory was updated.
     put(&old_block);
     fills_all_of(dir.path(), GROWN, "after the directory");
     assert_eq!(first_block(&device), new_block);
-    // And while block 0 was written.
+    // And during the write of block 0.
     put(&[0xee; BLOCK as usize]);
     fills_all_of(dir.path(), GROWN, "in the middle of block 0");
     assert_eq!(first_block(&device), new_block);
@@ -241,7 +241,7 @@ fn a_device_that_shrank_is_refused_whatever_its_label_says() {
     };
     set_size(&device, GROWN - BLOCK);
     refused("a block less");
-    // The label of before it grew fits, what the directory knows does not.
+    // The label from before the growth is valid, but the size in the directory differs.
     set_size(&device, 64 << 20);
     std::os::unix::fs::FileExt::write_all_at(
         &std::fs::OpenOptions::new().write(true).open(&device).expect("there"),
@@ -254,7 +254,7 @@ fn a_device_that_shrank_is_refused_whatever_its_label_says() {
     fills_all_of(dir.path(), GROWN, "long enough again");
 }
 
-/// Objects of an MDT have the FIDs of files: none of them is an orphan because its id was not given out.
+/// Objects of an MDT have the FIDs of files: none of them is an orphan because its id was not allocated.
 #[test]
 fn a_store_that_gives_no_ids_takes_any_and_takes_none_for_an_orphan() {
     let dir = tempfile::tempdir().expect("a directory");

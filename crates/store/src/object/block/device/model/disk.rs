@@ -1,8 +1,8 @@
 //! A disk with one head.
 //!
-//! A transfer that does not go on where the last one ended takes a seek, longer with the distance, and half a turn. A disk that has
-//! several transfers at hand serves the nearest first; the model keeps the order and shortens positioning by the square root of
-//! their number instead, up to the length of the queue.
+//! A transfer that does not continue where the last one ended takes a seek, longer with the distance, and
+//! half a turn. A disk with several queued transfers serves the nearest first; the model keeps the order and
+//! shortens positioning by the square root of their number instead, up to the length of the queue.
 
 use super::{Kind, Model, number, parts, put, some_bytes};
 use crate::object::simulated::duration;
@@ -10,19 +10,19 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-/// Part of the longest seek that even the shortest one takes.
+/// Part of the maximum seek time that even the shortest seek takes.
 const SHORTEST: f64 = 0.1;
 
-/// What a disk takes.
+/// Times of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskSpec {
-    /// Mean seek: over a third of the disk.
+    /// Mean seek time: over a third of the disk.
     pub seek: Duration,
-    /// One turn.
+    /// Time of one turn.
     pub turn: Duration,
     /// Bytes per second.
     pub bandwidth: u64,
-    /// Transfers that it chooses from.
+    /// Transfers in its queue.
     pub queue: u64,
 }
 
@@ -46,8 +46,9 @@ impl DiskSpec {
 }
 
 impl DiskSpec {
-    /// How long a caller takes for transfers that it waits for one after the other, on a disk of so many bytes whose head is at its
-    /// beginning. Each consists of pieces, as offsets and lengths in bytes, that are asked for together. Nobody waits that long.
+    /// Returns the time that a caller needs for successive transfers on a disk of `disk_bytes` bytes whose
+    /// head is at its beginning. Each transfer consists of pieces, as offsets and lengths in bytes, that are
+    /// requested together. The call does not wait.
     pub fn time_of(self, disk_bytes: u64, transfers: impl IntoIterator<Item = Vec<(u64, u64)>>) -> Duration {
         let mut disk = Disk::new(self, disk_bytes);
         transfers.into_iter().fold(Duration::ZERO, |now, pieces| {
@@ -68,10 +69,10 @@ impl fmt::Display for DiskSpec {
 pub(super) struct Disk {
     spec: DiskSpec,
     size: u64,
-    /// Where the last transfer ended.
+    /// Offset at which the last transfer ended.
     head: u64,
     free_at: Duration,
-    /// When those end that are under way.
+    /// End times of the transfers under way.
     waiting: VecDeque<Duration>,
 }
 
@@ -85,7 +86,7 @@ impl Disk {
             return Duration::ZERO;
         }
         let distance = offset.abs_diff(self.head) as f64 / self.size as f64;
-        // The root of a third is what a mean seek has.
+        // The root of a third is that of a mean seek.
         let seek = self.spec.seek.mul_f64(SHORTEST + (1.0 - SHORTEST) * (distance * 3.0).sqrt());
         (seek + self.spec.turn / 2).div_f64((waiting.clamp(1, self.spec.queue) as f64).sqrt())
     }

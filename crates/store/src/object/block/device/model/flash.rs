@@ -1,9 +1,11 @@
-//! Flash: pages that are written once, blocks that are erased as a whole, and what comes of it.
+//! Flash: pages that are written once, blocks that are erased as a whole, and garbage collection.
 //!
-//! Pages of 4 KiB go to the open block one after the other, over all channels in turn (a block here is one of each channel, as
-//! drives stripe them). Writing a page again leaves its old place useless. When few blocks are erased, the one with the fewest pages
-//! in use is cleared: those are copied, and it is erased; callers wait for that like for anything else on the channels. The drive
-//! takes a page for used until it is written again or discarded: what a file system freed without saying so is copied on and on.
+//! Pages of 4 KiB go to the open block one after the other, striped over all channels (a block here is one of
+//! each channel, as drives stripe them). Rewriting a page invalidates its old place. When few erased blocks
+//! are left, garbage collection takes the block with the fewest pages in use: those are copied, and it is
+//! erased; callers wait for that like for anything else on the channels. The drive considers a page used
+//! until it is rewritten or discarded: space that a file system freed without a discard is copied again and
+//! again.
 
 use super::{Kind, Model, number, parts, put, some_bytes};
 use crate::object::block::device::BLOCK;
@@ -14,15 +16,16 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// No page.
+/// Marks the absence of a page.
 const NONE: u32 = u32::MAX;
-/// Erased blocks from which on others are cleared: one each for new data and for copies, and one in reserve.
+/// Number of erased blocks below which garbage collection starts: one each for new data and for copies, and
+/// one in reserve.
 const ERASED_MIN: usize = 3;
 
-/// What flash takes.
+/// Times and sizes of flash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlashSpec {
-    /// Channels that work at the same time.
+    /// Channels that work in parallel.
     pub channels: u64,
     /// Time to read a page.
     pub read: Duration,
@@ -30,13 +33,13 @@ pub struct FlashSpec {
     pub program: Duration,
     /// Time to erase a block of a channel.
     pub erase: Duration,
-    /// What a command takes that reads or writes nothing, as a discard.
+    /// Time of a command that reads or writes nothing, such as a discard.
     pub command: Duration,
     /// Bytes that are erased together, over all channels.
     pub block: u64,
-    /// Space beyond the size of the device, in percent of that.
+    /// Over-provisioning, in percent of the device's size.
     pub spare: u64,
-    /// All of it has been written before.
+    /// All pages have been written before.
     pub is_full: bool,
 }
 
@@ -87,30 +90,30 @@ impl fmt::Display for FlashSpec {
     }
 }
 
-/// What a flash model has counted.
+/// Counters of a flash model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FlashStats {
     /// Pages that callers wrote.
     pub written: u64,
-    /// Pages that were copied to clear blocks.
+    /// Pages that were copied by garbage collection.
     pub copied: u64,
     /// Blocks that were erased.
     pub erased: u64,
-    /// Pages that were discarded while they held something.
+    /// Pages in use that were discarded.
     pub discarded: u64,
-    /// Pages that hold something.
+    /// Pages in use.
     pub used: u64,
 }
 
 impl FlashStats {
-    /// Pages written in all for each one that a caller wrote since `before`.
+    /// Returns the write amplification since `before`: pages written in all for each one that a caller wrote.
     pub fn amplification(&self, before: &FlashStats) -> f64 {
         let (written, copied) = (self.written - before.written, self.copied - before.copied);
         if written == 0 { 1.0 } else { (written + copied) as f64 / written as f64 }
     }
 }
 
-/// A block that takes pages.
+/// A block that accepts pages.
 #[derive(Clone, Copy)]
 struct Open {
     block: usize,
@@ -122,14 +125,14 @@ pub(super) struct Flash {
     pages_per_block: usize,
     /// Place of each page of the device.
     places: Vec<u32>,
-    /// Which page of the device is at each place.
+    /// Page of the device at each place.
     holds: Vec<u32>,
     /// Pages in use of each block.
     in_use: Vec<u32>,
     erased: Vec<usize>,
-    /// For what callers write, and for copies.
+    /// Open blocks for data of callers, and for copies.
     open: [Open; 2],
-    /// When each channel has done what it was given.
+    /// Time at which each channel becomes idle.
     free_at: Vec<Duration>,
     stats: FlashStats,
 }
@@ -175,7 +178,7 @@ impl Flash {
         true
     }
 
-    /// Gives a page the next place of an open block, and says which channel that is on.
+    /// Assigns a page to the next place of an open block, and returns the channel of that place.
     fn put(&mut self, page: usize, which: usize) -> usize {
         self.forget(page);
         if self.open[which].next == self.pages_per_block {
@@ -197,14 +200,14 @@ impl Flash {
         self.free_at[channel]
     }
 
-    /// Clears blocks until enough are erased.
+    /// Collects garbage until enough blocks are erased.
     fn clear(&mut self, now: Duration) {
         while self.erased.len() < ERASED_MIN {
             let is_open = |block: &usize| self.open.iter().any(|open| open.block == *block);
             let is_erased = |block: &usize| self.erased.contains(block);
             let blocks = (0..self.in_use.len()).filter(|block| !is_open(block) && !is_erased(block));
             let Some(victim) = blocks.min_by_key(|block| self.in_use[*block]) else { return };
-            // Then what is left is in the blocks that are open or erased.
+            // Then the remaining places are in blocks that are open or erased.
             if self.in_use[victim] as usize == self.pages_per_block {
                 return;
             }

@@ -1,4 +1,4 @@
-//! The models on a clock that does not tick by itself.
+//! The models on a simulated clock.
 
 use super::super::{BLOCK, MemoryDevice};
 use super::*;
@@ -9,7 +9,7 @@ pub(super) fn spec(text: &str) -> MediaSpec {
     text.parse().unwrap_or_else(|()| panic!("{text} is not understood"))
 }
 
-/// Seconds that transfers take, one after the other or so many at a time.
+/// Returns the seconds that transfers take, one after the other or several at a time.
 pub(super) fn seconds(
     model: &mut dyn Model,
     at_once: usize,

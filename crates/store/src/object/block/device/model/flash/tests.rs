@@ -1,17 +1,17 @@
-//! What becomes of flash that is written over, with and without a word about what is free.
+//! Flash that is overwritten, with and without trim.
 
 use super::super::MediaSpec;
 use super::super::tests::{MIB, seconds, spec};
 use super::*;
 
-/// A drive of 256 MiB, 64 KiB a block.
+/// Returns a drive of 256 MiB, 64 KiB a block.
 fn drive(full: bool) -> (Flash, u64) {
     let text = format!("flash:channels=4:block=64k:full={}", u8::from(full));
     let MediaSpec::Flash(flash) = spec(&text) else { panic!("flash") };
     (Flash::new(flash, 256 * MIB), 256 * MIB / BLOCK)
 }
 
-/// Writes pages at random places below `end`, and says how many in one second and the amplification.
+/// Writes pages at random places below `end`; returns writes per second and the amplification.
 fn overwrite(flash: &mut Flash, end: u64, count: u64, random: &mut fastrand::Rng) -> (f64, f64) {
     let before = flash.stats;
     let begun = flash.free_at.iter().copied().max().unwrap_or_default();
@@ -28,17 +28,17 @@ fn overwrite(flash: &mut Flash, end: u64, count: u64, random: &mut fastrand::Rng
 fn flash_that_is_not_told_what_is_free_writes_ever_more_and_recovers_when_it_is() {
     let (mut flash, pages) = drive(false);
     let mut random = fastrand::Rng::with_seed(7);
-    // Half of a drive that is new.
+    // Half of a new drive.
     let (fresh, amplification) = overwrite(&mut flash, pages / 2, pages / 2, &mut random);
     assert!(amplification < 1.01, "{amplification:.2}");
     let (mut full, _) = drive(true);
     assert_eq!((full.stats.used, full.stats.written), (pages, 0));
-    // The same half of one that was filled once; the other half is free, and nobody said so.
+    // The same half of a drive that was filled once; the other half is free, but not trimmed.
     overwrite(&mut full, pages / 2, pages, &mut random);
     let (slow, worn) = overwrite(&mut full, pages / 2, pages, &mut random);
     assert!(worn > 1.5, "{worn:.2}");
     assert!(slow < fresh / 1.3, "{slow:.0} of {fresh:.0} pages/s");
-    // All of it: there is only the spare space.
+    // All of it: only the spare space is free.
     let (mut busy, _) = drive(true);
     overwrite(&mut busy, pages, 2 * pages, &mut random);
     let (slowest, most) = overwrite(&mut busy, pages, pages, &mut random);
