@@ -1,24 +1,24 @@
-//! What of objects' data goes through the server's page cache.
+//! Policy for objects' data in the server's page cache.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The rule; parameters of Lustre's back ends with the same names.
+/// The policy; fields are parameters of Lustre's back ends with the same names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CachePolicy {
     /// `read_cache_enable`: reads go through the cache.
     pub read: bool,
-    /// `writethrough_cache_enable`: writes do.
+    /// `writethrough_cache_enable`: writes go through the cache.
     pub write: bool,
-    /// `readcache_max_io_mb`, in bytes: reads of so much and more go around it.
+    /// `readcache_max_io_mb`, in bytes: reads of this size or more bypass it.
     pub read_max_bytes: u64,
-    /// `writethrough_max_io_mb`, in bytes: writes of so much and more do.
+    /// `writethrough_max_io_mb`, in bytes: writes of this size or more bypass it.
     pub write_max_bytes: u64,
-    /// `readcache_max_filesize`: transfers that end beyond so many bytes do.
+    /// `readcache_max_filesize`, in bytes: transfers that end beyond this offset bypass it.
     pub file_max_bytes: u64,
 }
 
 impl CachePolicy {
-    /// Everything goes through the cache.
+    /// All transfers go through the cache.
     pub const ALL: CachePolicy = CachePolicy {
         read: true,
         write: true,
@@ -26,11 +26,11 @@ impl CachePolicy {
         write_max_bytes: u64::MAX,
         file_max_bytes: u64::MAX,
     };
-    /// Nothing does.
+    /// All transfers bypass the cache.
     pub const NONE: CachePolicy = CachePolicy { read: false, write: false, ..CachePolicy::ALL };
 }
 
-/// A rule in force, which may be changed while it is gone by.
+/// The policy in force, which may be changed during transfers.
 #[derive(Debug)]
 pub struct PolicyCell {
     read: AtomicU64,
@@ -53,8 +53,8 @@ impl PolicyCell {
         cell
     }
 
-    /// Changes it, for transfers that begin from now on; what is cached stays. Transfers whose offset, length or memory is not
-    /// aligned as the medium wants it cannot go around the cache.
+    /// Changes the policy for transfers that begin from now on; cached data stays. Transfers whose offset,
+    /// length or memory does not have the medium's alignment cannot bypass the cache.
     pub fn set(&self, policy: CachePolicy) {
         self.read.store(policy.read.into(), Ordering::Relaxed);
         self.write.store(policy.write.into(), Ordering::Relaxed);
@@ -63,7 +63,7 @@ impl PolicyCell {
         self.file_max_bytes.store(policy.file_max_bytes, Ordering::Relaxed);
     }
 
-    /// The rule.
+    /// Returns the policy.
     pub fn get(&self) -> CachePolicy {
         CachePolicy {
             read: self.read.load(Ordering::Relaxed) != 0,
@@ -74,7 +74,7 @@ impl PolicyCell {
         }
     }
 
-    /// Whether a transfer goes around the cache, if it can.
+    /// Whether a transfer bypasses the cache, if it can.
     pub(super) fn goes_around(&self, is_write: bool, offset: u64, len: u64) -> bool {
         let (enabled, max_bytes) = match is_write {
             true => (&self.write, &self.write_max_bytes),

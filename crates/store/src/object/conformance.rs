@@ -1,4 +1,4 @@
-//! What every object store has to do, as tests that any back end runs.
+//! Conformance tests that every object store has to pass, for any back end.
 //!
 //! [`run`] takes a way to open a store in a directory and panics with the name of the case that fails.
 
@@ -7,13 +7,13 @@ use nacre_types::{Fid, Status};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Opens the store in a directory, making it if there is none.
+/// Opens the store in a directory, creating it if there is none.
 pub type Open<'a> = &'a dyn Fn(&Path) -> Box<dyn ObjectStore>;
 
 /// Name and body of a case.
 type Case = (&'static str, fn(&Path, Open<'_>));
 
-/// Objects of the tests.
+/// Returns an object id of the tests.
 fn fid(oid: u32) -> Fid {
     Fid::ost_object(0, oid)
 }
@@ -23,7 +23,7 @@ const SEQUENCE: u64 = nacre_types::fid::SEQ_IDIF;
 /// Runs all cases, each in a directory of its own below `dir`.
 ///
 /// # Panics
-/// If the store does not do what it should.
+/// If the store does not conform.
 pub fn run(dir: &Path, open: Open<'_>) {
     run_without_ids(dir, open);
     run_cases(
@@ -36,10 +36,10 @@ pub fn run(dir: &Path, open: Open<'_>) {
     );
 }
 
-/// Runs all cases that a store has to pass whose objects get their ids elsewhere.
+/// Runs all cases for a store that does not allocate the ids of its objects.
 ///
 /// # Panics
-/// If the store does not do what it should.
+/// If the store does not conform.
 pub fn run_without_ids(dir: &Path, open: Open<'_>) {
     let cases: &[Case] = &[
         ("missing-objects-are-empty", missing_objects_are_empty),
@@ -73,7 +73,7 @@ fn ids(store: &dyn ObjectStore) -> &dyn Ids {
     store.abilities().ids.expect("it gives out ids")
 }
 
-/// Reserves ids where the store gives them out.
+/// Reserves ids where the store allocates them.
 fn set_aside(store: &dyn ObjectStore, count: u32) {
     if let Some(ids) = store.abilities().ids {
         match ids.reserve(SEQUENCE, count) {
@@ -83,7 +83,7 @@ fn set_aside(store: &dyn ObjectStore, count: u32) {
     }
 }
 
-/// Says what will be read, where that is of use.
+/// Gives advice, where the store takes it.
 fn advise(store: &dyn ObjectStore, offset: u64, len: u64, advice: Advice) -> Result<(), ObjectError> {
     store.abilities().advise.map_or(Ok(()), |able| able.advise(fid(1), offset, len, advice))
 }
@@ -405,7 +405,7 @@ fn destroying_while_writing_is_safe(dir: &Path, open: Open<'_>) {
             }
         });
         scope.spawn(|| {
-            // Files pass from the objects above to these and back, and never with bytes in them.
+            // Files pass from the objects above to these and back, always empty.
             for round in 0..100 {
                 let object = fid(100 + round);
                 store.truncate(object, 9000).expect("extend");
@@ -434,7 +434,7 @@ fn a_closed_store_refuses_changes(dir: &Path, open: Open<'_>) {
 
 /// Largest object of the model in bytes.
 const MODEL_SIZE: u64 = 300_000;
-/// Operations per seed.
+/// Number of operations per seed.
 const MODEL_STEPS: u32 = 400;
 
 fn random_operations_match_a_model(dir: &Path, open: Open<'_>) {
@@ -451,7 +451,7 @@ fn model(dir: &Path, open: Open<'_>, seed: u64) {
     let mut objects: HashMap<Fid, Vec<u8>> = HashMap::new();
     for step in 0..MODEL_STEPS {
         let object = fid(random.u32(..5) + 1);
-        // Every other range lies on the boundaries that transfers around a cache need.
+        // Every other range is aligned to the boundaries that direct transfers need.
         let grain = if random.bool() { 4096 } else { 1 };
         let offset = random.u64(..MODEL_SIZE / 2) / grain * grain;
         let len = (random.u64(..40_000) / grain * grain).max(grain);

@@ -1,4 +1,4 @@
-//! What can go wrong in an object store.
+//! Errors of an object store.
 
 use super::block::DeviceProblem;
 use super::nxd::CacheProblem;
@@ -15,44 +15,44 @@ pub type Result<T> = std::result::Result<T, ObjectError>;
 /// Errors of an object store.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{action} of object {object}: {source}")]
     Io {
-        /// What was tried.
+        /// Verb phrase of the attempted action.
         action: &'static str,
-        /// The object concerned.
+        /// Object concerned.
         object: Fid,
-        /// The cause.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The operating system refused, and no object was concerned.
+    /// The operating system returned an error for no particular object.
     #[error("{action} {path}: {source}")]
     Path {
-        /// Verb phrase of what was tried.
+        /// Verb phrase of the attempted action.
         action: &'static str,
         /// File or directory concerned.
         path: PathBuf,
-        /// The cause.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The index of objects refused.
+    /// The index of objects returned an error.
     #[error("index of objects: {0}")]
     Index(#[from] MetaError),
-    /// No room, or only the reserve is left.
+    /// No free space, or only the reserve is left.
     #[error("no space left for object data")]
     NoSpace,
-    /// The range ends beyond the largest size of an object.
+    /// The range ends beyond the maximum size of an object.
     #[error("objects cannot be that large")]
     TooLarge,
-    /// A range of no bytes.
+    /// The range is empty.
     #[error("the range is empty")]
     Empty,
-    /// The file that the object would belong to is gone.
+    /// The file that owns the object was removed.
     #[error("object {0} belongs to no file")]
     Gone(Fid),
-    /// The object was written to before, as its file's layout says, and does not exist.
+    /// The object was written before, according to its file's layout, and does not exist.
     #[error(
         "object {0} was written to and is not there: the target was restored from an older copy, or lost it; \
          'nacre check' names the file"
@@ -61,48 +61,48 @@ pub enum ObjectError {
     /// There is no data or hole at or after the offset.
     #[error("no data at or after the offset")]
     NoData,
-    /// All ids of a sequence have been given out.
+    /// All ids of a sequence are allocated.
     #[error("sequence {0:#x} has no object ids left")]
     SequenceFull(u64),
-    /// A record of the index, or what it says, cannot be.
+    /// A record of the index, or its content, is invalid.
     #[error("object {object} is damaged: {what}")]
     Damaged {
-        /// The object.
+        /// Object of the record.
         object: Fid,
-        /// What is wrong.
+        /// Description of the damage.
         what: &'static str,
     },
-    /// A record of the index that belongs to no object cannot be.
+    /// A record of the index that belongs to no object is invalid.
     #[error("the index of objects is damaged: {what}")]
     IndexDamaged {
-        /// What is wrong.
+        /// Description of the damage.
         what: &'static str,
     },
-    /// There is no object store in the directory, and making one was not asked for.
+    /// The directory contains no object store, and creating one was not requested.
     #[error("there is no object store in {dir}")]
     Missing {
-        /// Directory looked at.
+        /// Directory that was examined.
         dir: PathBuf,
     },
-    /// The directory holds something else.
+    /// The directory contains something else.
     #[error("{dir} is not empty and not an object store")]
     Foreign {
-        /// Directory looked at.
+        /// Directory that was examined.
         dir: PathBuf,
     },
-    /// The directory cannot be used by this program.
+    /// The header of the directory is not usable by this program.
     #[error("the object store {dir} cannot be opened: {source}")]
     Header {
-        /// Directory looked at.
+        /// Directory that was examined.
         dir: PathBuf,
-        /// Why.
+        /// Reason.
         #[source]
         source: ObjectDirectoryError,
     },
     /// The directory belongs to another target.
     #[error("{dir} belongs to target {found}, not to {wanted}")]
     OtherTarget {
-        /// Directory looked at.
+        /// Directory that was examined.
         dir: PathBuf,
         /// Label found.
         found: String,
@@ -112,7 +112,7 @@ pub enum ObjectError {
     /// Index and files do not belong together.
     #[error("the index in {dir} belongs to another object store")]
     OtherIndex {
-        /// Directory looked at.
+        /// Directory that was examined.
         dir: PathBuf,
     },
     /// Another process (or another handle in this one) has the store open.
@@ -124,38 +124,38 @@ pub enum ObjectError {
     /// The device of a store cannot be used.
     #[error("the device {device} cannot be used: {problem}")]
     Device {
-        /// Its name.
+        /// Name of the device.
         device: String,
-        /// Why.
+        /// Reason.
         #[source]
         problem: DeviceProblem,
     },
-    /// Data is not what was written.
+    /// Data does not match its checksum.
     #[error(
         "object {object} is damaged: the checksum at offset {offset}, block at {at_device} of the device, does not match"
     )]
     Checksum {
-        /// The object.
+        /// Object of the data.
         object: Fid,
-        /// Where in it, in bytes.
+        /// Offset in the object, in bytes.
         offset: u64,
-        /// Where on the device, in bytes.
+        /// Offset on the device, in bytes.
         at_device: u64,
     },
-    /// The same where objects are files.
+    /// Data does not match its checksum, in a store with a file per object.
     #[error("object {object} is damaged: the checksum at offset {offset} does not match")]
     Sum {
-        /// The object.
+        /// Object of the data.
         object: Fid,
-        /// Where in it, in bytes.
+        /// Offset in the object, in bytes.
         offset: u64,
     },
     /// The cache of small writes in front of a store cannot be used.
     #[error("the cache {device} of small writes: {problem}")]
     Cache {
-        /// Its device.
+        /// Device of the cache.
         device: String,
-        /// Why.
+        /// Reason.
         #[source]
         problem: CacheProblem,
     },
@@ -164,7 +164,7 @@ pub enum ObjectError {
     NoTrim {
         /// Device, or directory of the file system.
         medium: String,
-        /// What it said.
+        /// Error that it returned.
         #[source]
         source: io::Error,
     },
@@ -173,7 +173,7 @@ pub enum ObjectError {
     Closed,
 }
 
-/// What it means that a medium refused to be told.
+/// Returns the meaning of a medium's refusal of trim.
 fn trim_refusal(source: &io::Error) -> &'static str {
     match Errno::from_io_error(source) {
         Some(Errno::PERM | Errno::ACCESS) => "only root may do that",
@@ -184,7 +184,7 @@ fn trim_refusal(source: &io::Error) -> &'static str {
 }
 
 impl ObjectError {
-    /// What a peer is told.
+    /// Returns the status that a peer receives.
     pub fn status(&self) -> Status {
         match self {
             ObjectError::Io { source, .. }
@@ -213,7 +213,7 @@ impl ObjectError {
         }
     }
 
-    /// Wraps a refusal to be told of free space; what concerns one call only stays an I/O error.
+    /// Wraps a refusal of trim; an error that concerns one call only stays an I/O error.
     pub(crate) fn trim(medium: &dyn std::fmt::Display, source: io::Error) -> ObjectError {
         match Errno::from_io_error(&source) {
             Some(Errno::PERM | Errno::ACCESS | Errno::ROFS | Errno::NOTTY | Errno::OPNOTSUPP) => {
@@ -227,7 +227,8 @@ impl ObjectError {
         }
     }
 
-    /// Wraps a failed system call on an object; the few that callers tell apart get their own variant.
+    /// Wraps a failed system call on an object; the few errors that callers distinguish get variants of their
+    /// own.
     pub(crate) fn io(action: &'static str, object: Fid, error: rustix::io::Errno) -> ObjectError {
         match error {
             rustix::io::Errno::NOSPC => ObjectError::NoSpace,

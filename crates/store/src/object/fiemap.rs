@@ -1,12 +1,12 @@
-//! What FIEMAP says of a file: where space is allocated, written or not.
+//! Extents of a file by FIEMAP: where space is allocated, written or not.
 
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Extents asked for at once.
+/// Extents per request.
 const EXTENTS: usize = 64;
-/// `FS_IOC_FIEMAP`. Source: linux/fs.h, linux/fiemap.h.
+/// `FS_IOC_FIEMAP` (`linux/fs.h`, `linux/fiemap.h`).
 const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
 /// `FIEMAP_EXTENT_LAST`.
 const EXTENT_LAST: u32 = 1;
@@ -33,26 +33,26 @@ struct Fiemap {
     extents: [FiemapExtent; EXTENTS],
 }
 
-/// Data that is not on the device yet is written out first: `FIEMAP_FLAG_SYNC`.
+/// Writes out data that is not on the device yet before the request: `FIEMAP_FLAG_SYNC`.
 pub const SYNC: u32 = 1;
 
-/// A piece of a file that is allocated in one piece of the device. In bytes.
+/// A range of a file in one extent of the device. In bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// How long it is.
+    /// Length of the piece.
     pub length: u64,
-    /// Where it lies on the device; not known while data waits to be written.
+    /// Offset on the device; unknown while data waits for write-out.
     pub place: u64,
-    /// What else the file system says of it: `FIEMAP_EXTENT_*`.
+    /// Flags of the extent: `FIEMAP_EXTENT_*`.
     pub flags: u32,
 }
 
-/// Visits what is allocated in `range` in its order, until `visit` says false. `flags` are 0 or [`SYNC`].
+/// Visits the allocated extents of `range` in order, until `visit` returns false. `flags` are 0 or [`SYNC`].
 ///
 /// # Errors
-/// `EOPNOTSUPP` or `ENOTTY` where the file system does not tell.
+/// `EOPNOTSUPP` or `ENOTTY` where the file system has no FIEMAP.
 pub fn each(
     fd: BorrowedFd<'_>,
     range: Range<u64>,
@@ -70,7 +70,8 @@ pub fn each(
             reserved: 0,
             extents: [FiemapExtent::default(); EXTENTS],
         };
-        // SAFETY: `map` is laid out as the kernel's struct with room for `extent_count` extents, and outlives the call.
+        // SAFETY: `map` is laid out as the kernel's struct with room for `extent_count` extents, and outlives
+        // the call.
         if unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut map) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -83,7 +84,7 @@ pub fn each(
             }
             from = from.max(offset.saturating_add(length));
         }
-        // Nothing more; or no progress, which would be a kernel's mistake, and no end.
+        // No more extents; or no progress, which would be a bug of the kernel and an endless loop.
         if from == before {
             return Ok(());
         }
@@ -91,7 +92,8 @@ pub fn each(
     Ok(())
 }
 
-/// Like `lseek`, but space that was allocated and not yet written counts too. False if the file system cannot tell.
+/// Whether the range is allocated. Unlike for `lseek`, space that was allocated and not yet written counts
+/// too. False if the file system cannot report it.
 pub(super) fn cover(fd: BorrowedFd<'_>, offset: u64, end: u64) -> bool {
     let mut covered = offset;
     let told = each(fd, offset..end, 0, &mut |piece| {
@@ -103,7 +105,7 @@ pub(super) fn cover(fd: BorrowedFd<'_>, offset: u64, end: u64) -> bool {
     told.is_ok() && covered >= end
 }
 
-/// Whether anything is allocated at or behind `offset`; `None` if the file system cannot tell.
+/// Whether anything is allocated at or after `offset`; `None` if the file system cannot report it.
 pub(super) fn has_more(fd: BorrowedFd<'_>, offset: u64) -> Option<bool> {
     let mut found = false;
     let told = each(fd, offset..u64::MAX, 0, &mut |piece| {
@@ -136,7 +138,7 @@ mod tests {
             true
         });
         if told.is_err() {
-            // Such as one in memory.
+            // For example one in memory.
             eprintln!("this file system does not tell where files lie");
             return;
         }

@@ -1,22 +1,23 @@
 //! The `file` back end: one sparse file per object, in a directory of any local file system.
 //!
 //! ```text
-//! DIR/superblock            what the directory is (nacre_ondisk::object::ObjectDirectoryHeader)
+//! DIR/superblock            identity (nacre_ondisk::object::ObjectDirectoryHeader)
 //! DIR/index/                a MetaStore: object -> slot, sequence -> last reserved id, state of the whole
 //! DIR/objects/XX/NNNNNN     slot files, mode 0600
 //! ```
 //!
-//! Owns `DIR`; another process that opens it is refused. Format and invariants: `docs/formats/ost.md`. In short:
+//! Owns `DIR`; another process that opens it is refused. Format and invariants: `docs/formats/ost.md`. In
+//! short:
 //!
 //! - an object's record is committed before the first byte is written to its slot file;
-//! - an object is durable when its file is (fdatasync) and its record is (the index syncs in groups); records become
-//!   durable within the index's commit interval anyway, so a sync is one fdatasync most of the time;
-//! - a slot gets a new owner only after its file was emptied and that, and the removal of the old owner's record,
-//!   are durable.
+//! - an object is durable when its file is (fdatasync) and its record is (group commit of the index); records
+//!   become durable within the index's commit interval anyway, so a sync is usually one fdatasync;
+//! - a slot gets a new owner only after its file was emptied and the emptying, and the removal of the old
+//!   owner's record, are durable.
 //!
-//! Reads look into the page cache first, without waiting; only if that fails the thread says that it will wait
-//! (`nacre_env::blocking`). Write-out of streams starts early. Checksums of data are kept if the store was made with them ([`sums`]).
-//! Does not know quotas or clients.
+//! Reads try the page cache first, without waiting; only if that fails, the thread reports that it will wait
+//! (`nacre_env::blocking`). Write-out of streams starts early. Checksums of data are kept if the store was
+//! created with them ([`sums`]). The store knows no quotas or clients.
 
 mod ahead;
 mod check;
@@ -79,12 +80,12 @@ pub struct FileStore {
     reserve: Arc<Reserve>,
     releaser: Arc<Releaser>,
     ahead: Arc<AheadBook>,
-    /// If the store was made with checksums of data.
+    /// Checksums of data, if the store was created with them.
     sums: Option<Arc<sums::Book>>,
     transfers: Transfers,
     threads: Vec<JoinHandle<()>>,
     handles: Handles,
-    /// Slots that the index gives to two objects: damage. Their files are never emptied.
+    /// Slots that the index assigns to two objects: damage. Their files are never emptied.
     shared_slots: HashSet<u32>,
     sequences: Sequences,
     is_closed: AtomicBool,
@@ -93,7 +94,7 @@ pub struct FileStore {
     boot: u64,
     counters: Counters,
     freed: trim::FreedBook,
-    /// Time ([`ops::coarse_ms`]) until which writes are expected to wait, because one did lately.
+    /// Time ([`ops::coarse_ms`]) until which writes are expected to block, because one did recently.
     congested_until_ms: AtomicU64,
 }
 
@@ -108,20 +109,20 @@ struct Counters {
 }
 
 impl FileStore {
-    /// Opens the store in `dir`; makes it if `options.create` is set and the directory is missing or empty.
+    /// Opens the store in `dir`; creates it if `options.create` is set and the directory is missing or empty.
     ///
-    /// After a crash, files without owner are looked at and emptied first.
+    /// After a crash, files without owner are examined and emptied first.
     ///
     /// # Errors
-    /// [`ObjectError::InUse`] if another process has it open, [`ObjectError::Missing`], [`ObjectError::Foreign`],
-    /// [`ObjectError::Header`] for another format, [`ObjectError::OtherTarget`], [`ObjectError::OtherIndex`],
-    /// [`ObjectError::Damaged`] if the index contradicts itself.
+    /// [`ObjectError::InUse`] if another process has it open, [`ObjectError::Missing`],
+    /// [`ObjectError::Foreign`], [`ObjectError::Header`] for another format, [`ObjectError::OtherTarget`],
+    /// [`ObjectError::OtherIndex`], [`ObjectError::Damaged`] if the index is inconsistent.
     pub fn open(dir: &Path, options: FileStoreOptions) -> Result<FileStore> {
         FileStore::open_on(dir, options, Tree::open, ahead::Shared::of)
     }
 
-    /// As [`FileStore::open`]; `tree` opens the directory of its slot files, making it if that is wanted, and `shared` gives what it shares
-    /// with other stores on the file system there.
+    /// Opens the store as [`FileStore::open`] does; `tree` opens the directory of its slot files, creating it
+    /// if asked to, and `shared` returns the state shared with other stores on its file system.
     fn open_on(
         dir: &Path,
         options: FileStoreOptions,
@@ -162,7 +163,7 @@ impl FileStore {
         Ok(store)
     }
 
-    /// Opens or makes what the store consists of; also tells whether the last run stopped in order.
+    /// Opens or creates the parts of the store; also returns whether the last run stopped in order.
     fn assemble(
         dir: &Path,
         options: FileStoreOptions,
@@ -224,7 +225,7 @@ impl FileStore {
         Ok((store, was_clean))
     }
 
-    /// Directory of the store.
+    /// Returns the directory of the store.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -236,7 +237,7 @@ impl FileStore {
         }
     }
 
-    /// The slot of an object; `None` if it does not exist.
+    /// Returns the slot of an object; `None` if it does not exist.
     fn lookup(&self, object: Fid) -> Result<Option<u32>> {
         match self.index.get(OBJECTS, &object.to_key(), |value| value.map(ObjectRecord::decode))? {
             None => Ok(None),
@@ -250,12 +251,12 @@ impl FileStore {
         if self.is_closed.load(Ordering::Relaxed) { Err(ObjectError::Closed) } else { Ok(()) }
     }
 
-    /// The open object; `None` if it does not exist.
+    /// Returns the open object; `None` if it does not exist.
     fn find(&self, object: Fid) -> Result<Option<Arc<Handle>>> {
         if let Some(handle) = self.handles.get(object) {
             return Ok(Some(handle));
         }
-        // Without a lock first: objects that do not exist are asked for often.
+        // Without a lock first: lookups of objects that do not exist are frequent.
         if self.lookup(object)?.is_none() {
             return Ok(None);
         }
@@ -279,12 +280,12 @@ impl FileStore {
             Errno::NOENT => ObjectError::Damaged { object, what: "its file is missing" },
             error => ObjectError::io("open file", object, error),
         })?;
-        // The record was committed at some time up to now; which transaction it was is not known any more.
+        // The record was committed at some time before; its transaction is not known any more.
         let mapped_by = self.index.last_transno().0;
         Ok(Some(self.handles.insert(self.handle(object, slot, file, false, mapped_by))))
     }
 
-    /// The open object, made now if it does not exist.
+    /// Returns the open object, created if it does not exist.
     fn find_or_create(&self, object: Fid) -> Result<Arc<Handle>> {
         let _lock = self.handles.lock(object);
         if let Some(handle) = self.find_locked(object)? {
@@ -343,7 +344,7 @@ impl FileStore {
 
     fn sync_failed(&self, object: Fid, error: Errno) -> ObjectError {
         if error != Errno::INTR {
-            // The kernel has dropped what it could not write, and will not say so again.
+            // The kernel has dropped pages that it could not write, and will not report that again.
             self.counters.sync_failures.fetch_add(1, Ordering::Relaxed);
             log::error!("data of object {object} could not be made durable: {error}");
         }
@@ -361,7 +362,7 @@ impl FileStore {
         batch.set_releasing(true);
         let mut found = Vec::new();
         for &object in objects {
-            // A second mention of the same object finds it in the list already.
+            // A second mention of an object is in the list already.
             if found.iter().any(|&(known, _)| known == object) {
                 continue;
             }
@@ -390,7 +391,8 @@ impl FileStore {
         let count = found.len() as u64;
         self.counters.objects.fetch_sub(count, Ordering::Relaxed);
         self.counters.destroyed.fetch_add(count, Ordering::Relaxed);
-        // Here the files are emptied, each by its last user: this thread, unless a call is in progress.
+        // Dropping the handles empties the files, each by its last user: this thread, unless a call is in
+        // progress.
         drop(gone);
         unopened.into_iter().for_each(|slot| self.release_unopened(slot));
         Ok(count)
@@ -399,7 +401,7 @@ impl FileStore {
     fn release_unopened(&self, slot: u32) {
         match self.slots.open_file(slot, OFlags::empty()) {
             Ok(file) => self.releaser.release(slot, &file),
-            // The object was damaged, and is gone now.
+            // The object was damaged, and its file does not exist.
             Err(Errno::NOENT) => self.slots.give_back(&[slot]),
             Err(error) => self.releaser.lose(slot, error),
         }
@@ -407,7 +409,7 @@ impl FileStore {
 }
 
 impl Drop for FileStore {
-    /// Nobody can be inside a call now, so the state on disk can be called clean if it is.
+    /// No call can be in progress, so the state on disk can be marked clean if it is.
     fn drop(&mut self) {
         if self.options.read_only {
             return;
@@ -442,7 +444,7 @@ impl Drop for FileStore {
 
 fn write_state(index: &MetaStore, uuid: [u8; 16], clean: bool) -> Result<()> {
     let mut batch = Batch::new();
-    // It replaces itself: a store whose disk others have filled starts, too.
+    // The record replaces itself: a store must also start on a disk that others have filled.
     batch.set_releasing(true);
     batch.put(STORE, STORE_KEY, &ObjectStoreRecord { uuid, clean }.encode());
     let transno = index.commit(&batch)?;
@@ -461,10 +463,10 @@ fn read_state(index: &MetaStore, dir: &Path, directory: &Directory) -> Result<bo
     }
 }
 
-/// A number that is another one after each start of the host.
+/// Returns a number that differs after each start of the host.
 pub(super) fn boot_identity() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    // FNV-1a: all that matters is that other texts give other numbers.
+    // FNV-1a: it only matters that different texts give different numbers.
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }

@@ -1,29 +1,30 @@
 //! Files whose file system keeps them in memory.
 //!
-//! A transfer of theirs is a copy, so there is nothing to wait for and nobody has to be told of a wait: on a connection of an OST that
-//! brings in another thread, which costs more than the copy. tmpfs cannot be asked not to wait (`RWF_NOWAIT` gives `EOPNOTSUPP`, Linux
-//! 6.18), and for such files `io_uring` has a thread of the kernel do each transfer. So short reads are calls.
+//! A transfer of theirs is a copy, so there is nothing to wait for and no wait to report: on a connection of
+//! an OST a report brings in another thread, which costs more than the copy. tmpfs has no reads without
+//! waiting (`RWF_NOWAIT` returns `EOPNOTSUPP`, Linux 6.18), and for such files `io_uring` has a thread of the
+//! kernel do each transfer. So short reads are plain calls.
 
 use rustix::fs;
 use std::os::fd::AsFd;
 
-/// `f_type` of tmpfs. Source: linux/magic.h.
+/// `f_type` of tmpfs (`linux/magic.h`).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
-/// Bytes that a thread copies before it lets others know that it is busy: 0.1 ms.
+/// Bytes that a thread copies before it reports that it is busy: 0.1 ms.
 pub(super) const AT_ONCE: usize = 512 << 10;
 
-/// Is a file there?
+/// Whether a file is in memory.
 pub(super) fn is_in_memory(fd: impl AsFd) -> bool {
     fs::fstatfs(fd).is_ok_and(|found| found.f_type as u64 == TMPFS_MAGIC)
 }
 
-/// Whether a transfer that leaves so much of [`AT_ONCE`] has to be told as a wait.
+/// Budget of [`AT_ONCE`] bytes for copies of one call; a transfer beyond it is reported as a wait.
 pub(super) struct Patience {
     left: usize,
 }
 
 impl Patience {
-    /// For the transfers of one call, which are copies if `is_memory`.
+    /// Creates the budget for the transfers of one call, which are copies if `is_memory`.
     pub(super) fn new(is_memory: bool) -> Patience {
         Patience { left: if is_memory { AT_ONCE } else { 0 } }
     }
@@ -57,7 +58,7 @@ pub(super) mod tests {
         fn exit(&self) {}
     }
 
-    /// How often this thread says that it waits.
+    /// Returns how often this thread reports that it waits.
     pub(in crate::object) fn waits_told(work: impl FnOnce()) -> u32 {
         let counter = Rc::new(Counter::default());
         let _hook = nacre_env::install_hook(counter.clone());
@@ -65,7 +66,7 @@ pub(super) mod tests {
         counter.0.get()
     }
 
-    /// A directory in memory; `None` where there is no tmpfs to be had.
+    /// Returns a directory in memory; `None` where there is no tmpfs.
     pub(in crate::object) fn memory_dir() -> Option<tempfile::TempDir> {
         let dir = tempfile::tempdir_in("/dev/shm").ok()?;
         is_in_memory(std::fs::File::open(dir.path()).ok()?).then_some(dir)

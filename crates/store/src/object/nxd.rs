@@ -1,16 +1,17 @@
-//! A cache of small writes in front of a store on a disk: they go to a log on a flash device, and to the disk later, in the
-//! order of the disk.
+//! A cache of small writes in front of a store on a disk: they go to a log on a flash device, and to the disk
+//! later, in the order of the disk.
 //!
-//! [`Nxd`] is an [`ObjectStore`] around another one. What lies where, and why a crash at any point leaves what was promised, is
-//! written in `docs/formats/nxd.md`. In short:
+//! [`Nxd`] is an [`ObjectStore`] around another one. The format, and the reasons why a crash at any point
+//! keeps all guarantees, are in `docs/formats/nxd.md`. In short:
 //!
-//! - existence, size and space of an object are always those of the store below: a small write sets its range aside there
-//!   before it goes to the log. So writing back never lacks space, and only bytes and times have two places;
-//! - the newest data of a byte is in the log if any piece in memory says so, else on the disk;
-//! - before anything below cached bytes is changed in another way, these are written back, the disk is synced, and the log
-//!   says, durably, that they are to be forgotten: [`settle`](Cache::settle);
-//! - the tail of the log moves when all before it is durable on the disk; pieces stay in memory until it has moved, so
-//!   that everything that a crash could bring back is known.
+//! - existence, size and space of an object are always those of the store below: a small write reserves its
+//!   range there before it goes to the log. So write-back never lacks space, and only bytes and times have
+//!   two places;
+//! - the newest version of a byte is in the log if a piece in memory covers it, else on the disk;
+//! - before the bytes below cached ones are changed in another way, the cached ones are written back, the
+//!   disk is synced, and a *forget* entry for them is made durable in the log: [`settle`](Cache::settle);
+//! - the tail of the log moves when all entries before it are durable on the disk; pieces stay in memory
+//!   until it has moved, so that all entries that a crash could revive are known.
 
 mod flush;
 mod log;
@@ -49,14 +50,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use walk::Found;
 
-/// Objects share so many locks.
+/// Number of locks that objects share.
 const STRIPES: usize = 256;
-/// Changed objects that a stripe remembers.
+/// Changed objects that a stripe records.
 const UNSYNCED_MAX: usize = 1024;
-/// How long a change that needs room in the log waits for it before it fails.
+/// Time for which a change waits for space in the log before it fails.
 const ROOM_WAIT: Duration = Duration::from_secs(60);
 
-/// See the [module documentation](self). Dropping it stops its thread; what is in the log stays there.
+/// See the [module documentation](self). Dropping it stops its thread; the log keeps its content.
 pub struct Nxd {
     core: Arc<Cache>,
     flusher: Flusher,
@@ -70,35 +71,35 @@ impl Deref for Nxd {
     }
 }
 
-/// What is known of a stream of small writes.
+/// State of a stream of small writes.
 #[derive(Clone, Copy, Default)]
 struct Stream {
     next: u64,
     joined: u32,
 }
 
-/// What threads that use the same objects share. Locks are taken in the order of the fields.
+/// State shared by threads that use the same objects. Locks are taken in the order of the fields.
 #[derive(Default)]
 struct Stripe {
-    /// Shared by whoever reads, adds pieces or writes elsewhere; alone by whoever changes what lies below pieces, or removes
-    /// them: so the log keeps what a reader found.
+    /// Held shared to read, add pieces or write elsewhere; exclusively to change bytes below pieces or to
+    /// remove pieces: so the log keeps the entries that a reader found.
     gate: RwLock<()>,
-    /// Shared by writes to the disk, alone by writing back, which sets the time of the object.
+    /// Held shared by writes to the disk, exclusively by write-back, which sets the time of the object.
     disk: RwLock<()>,
-    /// The object that is being written back, and its time.
+    /// The object under write-back, and its time.
     writing: Mutex<Option<(Fid, Timestamp)>>,
-    /// Grows with each change of `writing`.
+    /// Incremented with each change of `writing`.
     write_backs: AtomicU64,
     objects: Mutex<HashMap<Fid, Pieces>>,
     streams: Mutex<HashMap<Fid, Stream>>,
     unsynced: Mutex<Unsynced>,
 }
 
-/// Objects that were changed below in place since the disk was synced, each with the number of its last change.
+/// Objects changed in place below since the last sync of the disk, each with the number of its last change.
 #[derive(Default)]
 struct Unsynced {
     objects: HashMap<Fid, u64>,
-    /// There were too many: it may be any.
+    /// There were too many: any object may have changed.
     is_any: bool,
     changes: u64,
 }
@@ -117,13 +118,13 @@ impl Unsynced {
         self.is_any || self.objects.contains_key(&object)
     }
 
-    /// What was changed up to `changes` is durable.
+    /// Notes that changes up to `changes` are durable.
     fn synced(&mut self, changes: u64) {
         self.objects.retain(|_, change| *change > changes);
         self.is_any &= self.changes > changes;
     }
 
-    /// As far as it is this object.
+    /// Notes the same for this object.
     fn synced_one(&mut self, object: Fid, changes: u64) {
         if self.objects.get(&object).is_some_and(|change| *change <= changes) {
             self.objects.remove(&object);
@@ -131,7 +132,7 @@ impl Unsynced {
     }
 }
 
-/// What the threads of a cache share.
+/// State shared by the threads of a cache.
 pub struct Cache {
     dir: PathBuf,
     inner: Arc<dyn ObjectStore>,
@@ -140,25 +141,25 @@ pub struct Cache {
     stripes: Vec<Stripe>,
     hasher: BuildHasherDefault<DefaultHasher>,
     settings: RwLock<NxdSettings>,
-    /// What the directory of the store says; held while data is appended, so that it says the truth.
+    /// Mark in the directory of the store; locked while data is appended, so that it stays correct.
     mark: RwLock<NxdMark>,
     is_closed: AtomicBool,
-    /// The log says less than was done: nothing is changed any more.
+    /// The log lacks a change that was made: all later changes are refused.
     is_failed: AtomicBool,
     failures: AtomicU64,
     started: Instant,
-    /// Milliseconds since `started` of the last transfer.
+    /// Time of the last transfer, in milliseconds since `started`.
     last_use: AtomicU64,
     counters: Counters,
     alarm: Arc<flush::Alarm>,
-    /// One round of writing back at a time.
+    /// Held by a round of write-back, one at a time.
     rounds: Mutex<()>,
 }
 
-/// Room in the log was not there; nothing was done.
+/// The log had no space; nothing was changed.
 struct Full;
 
-/// Either an error of a store, or that there is no room.
+/// An error of a store, or a full log.
 enum Stop {
     Full,
     Error(ObjectError),
@@ -177,8 +178,8 @@ impl From<Full> for Stop {
 }
 
 impl Nxd {
-    /// Puts the cache on `device` in front of `store`, whose directory is `dir`. Both are made a pair if neither holds
-    /// anything that could be lost. After a crash the log is read back.
+    /// Puts the cache on `device` in front of `store`, whose directory is `dir`. Pairs the two if neither
+    /// holds anything that could be lost. After a crash the log is replayed.
     ///
     /// # Errors
     /// [`ObjectError::Cache`] if they do not belong together.
@@ -226,8 +227,8 @@ impl Drop for Nxd {
     }
 }
 
-/// Reads a log back: the log, the newest of each byte in it, and its entries. With `salvage` all that can be read, without
-/// bytes that are damaged, whatever that means.
+/// Reads a log: returns the log, the newest version of each byte in it, and its entries. With `salvage` all
+/// that can be read, without damaged bytes, whatever the consequences.
 fn read_log(
     device: Arc<dyn BlockDevice>,
     superblock: NxdSuperblock,
@@ -263,7 +264,7 @@ fn read_log(
     Ok((log, objects, survey.entries))
 }
 
-/// Puts an entry of the log where it belongs; entries come in their order.
+/// Assigns an entry of the log to its object; entries arrive in order.
 fn read_entry(objects: &mut BTreeMap<Fid, Pieces>, entry: &NxdEntry, batch: u64, lost: &mut Lost) {
     match *entry {
         NxdEntry::Data { object, offset, len, at, crc, mtime } => {
@@ -280,7 +281,7 @@ fn read_entry(objects: &mut BTreeMap<Fid, Pieces>, entry: &NxdEntry, batch: u64,
     }
 }
 
-/// Takes away what is left of the bytes of an entry.
+/// Removes the remaining bytes of an entry.
 fn drop_record(objects: &mut BTreeMap<Fid, Pieces>, batch: u64, entry: &NxdEntry, lost: &mut Lost) {
     let NxdEntry::Data { object, offset, len, at, .. } = *entry else { return };
     let Some(pieces) = objects.get_mut(&object) else { return };
@@ -301,7 +302,7 @@ impl Cache {
         self.hasher.hash_one(object) as usize % STRIPES
     }
 
-    /// The store below.
+    /// Returns the store below.
     pub fn store(&self) -> &dyn ObjectStore {
         &*self.inner
     }
@@ -317,8 +318,8 @@ impl Cache {
         }
     }
 
-    /// Takes in what the log held. Bytes of objects that are gone, or beyond their end, belong to changes that
-    /// were not durable: nobody may ever see them again.
+    /// Takes over the content of the log. Bytes of objects that do not exist, or beyond their end, belong to
+    /// changes that were not durable: no reader may ever see them again.
     fn take_in(&self, objects: BTreeMap<Fid, Pieces>, read_only: bool) -> Result<()> {
         let (mut lost, mut forget) = (Lost::new(), Vec::new());
         for (object, mut pieces) in objects {
@@ -344,7 +345,7 @@ impl Cache {
         let promise = match self.log.promise(batches) {
             Some(promise) => promise,
             None => {
-                // All of it goes to the disk, which makes room.
+                // All of it is written back, which frees space.
                 while self.round(&flush::Pace::Fast)? {}
                 self.log.promise(batches).ok_or_else(|| self.cache_error(CacheProblem::Full))?
             }
@@ -352,7 +353,7 @@ impl Cache {
         self.append_forgotten(forget, promise)
     }
 
-    /// Writes what is to be forgotten, durable on return.
+    /// Appends forget entries, durable on return.
     fn append_forgotten(&self, mut items: Vec<Item>, promise: Promise<'_>) -> Result<()> {
         while !items.is_empty() {
             let rest = items.split_off(items.len().min(NXD_ENTRIES_MAX));
@@ -381,7 +382,7 @@ impl Cache {
         self.stripe(object).objects.lock().get(&object).is_some_and(|pieces| pieces.touches(range))
     }
 
-    /// Runs `work` until it finds room in the log.
+    /// Repeats `work` until it finds space in the log.
     fn with_room<T>(&self, mut work: impl FnMut() -> std::result::Result<T, Stop>) -> Result<T> {
         let end = Instant::now() + ROOM_WAIT;
         loop {
@@ -398,10 +399,11 @@ impl Cache {
         }
     }
 
-    /// Makes the disk what holds a range of an object, and the log forget it. The caller holds the gate of the stripe alone.
+    /// Makes the disk the owner of a range of an object, and the log forget it. The caller holds the gate of
+    /// the stripe exclusively.
     ///
-    /// The order is what makes it safe: the disk has the bytes, durable, before the log forgets them, and the log has
-    /// forgotten them, durable, before the disk may change.
+    /// The order makes it safe: the disk has the bytes, durably, before the log forgets them, and the log has
+    /// forgotten them, durably, before the disk may change.
     fn settle(&self, stripe: &Stripe, object: Fid, range: Range<u64>) -> std::result::Result<(), Stop> {
         let pieces = match stripe.objects.lock().get(&object) {
             Some(pieces) if range.start < range.end => pieces.within(range.clone()),
@@ -456,8 +458,8 @@ impl Cache {
         self.log.lose(&lost);
     }
 
-    /// Writes pieces of an object to the disk, neighbours at once, and leaves its time as it was. They are in order. The caller
-    /// holds the gate of the stripe alone, or shared and its disk alone.
+    /// Writes pieces of an object to the disk, neighbours at once, and keeps its time. They are in order. The
+    /// caller holds the gate of the stripe exclusively, or the gate shared and the disk exclusively.
     fn write_back(&self, stripe: &Stripe, object: Fid, pieces: &[Piece]) -> Result<()> {
         let attr = self.inner.attr(object)?;
         let Some(below) = attr.mtime else { return Ok(()) };
@@ -504,7 +506,7 @@ impl Cache {
                     offset += written as u64;
                     data = &data[written..];
                 }
-                // Stores that write elsewhere get the old space back with a sync.
+                // Stores that write elsewhere regain the old space by a sync.
                 Ok(_) | Err(ObjectError::NoSpace) if !has_synced => {
                     has_synced = true;
                     self.inner.sync_all()?;
@@ -516,7 +518,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Lets the log and the pieces forget objects that were just destroyed. Their stripes are locked.
+    /// Appends forget entries for objects that were just destroyed, and drops their pieces. Their stripes are
+    /// locked.
     fn forget_destroyed(&self, objects: &[Fid], promise: Promise<'_>) -> Result<()> {
         let item = |object: &Fid| Item::Forget { object: *object, offset: 0, end: u64::MAX };
         if let Err(error) = self.append_forgotten(objects.iter().map(item).collect(), promise) {
@@ -530,7 +533,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Says in the directory of the store that the cache is needed.
+    /// Records in the directory of the store that the cache is needed.
     fn mark_dirty(&self) -> Result<()> {
         let mut mark = self.mark.write();
         if !mark.is_dirty {
@@ -541,7 +544,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Says that it is not, if the log is empty.
+    /// Records that the cache is not needed, if the log is empty.
     fn mark_clean(&self) -> Result<()> {
         let mut mark = self.mark.write();
         let (start, end, _) = self.log.extent();
@@ -554,23 +557,23 @@ impl Cache {
         Ok(())
     }
 
-    /// Settings in force.
+    /// Returns the settings in force.
     pub fn settings(&self) -> NxdSettings {
         *self.settings.read()
     }
 
-    /// Changes them, for writes that begin from now on.
+    /// Changes the settings, for writes that begin from now on.
     pub fn set_settings(&self, settings: NxdSettings) {
         *self.settings.write() = settings.checked();
         self.alarm.ring();
     }
 
-    /// The device of the cache.
+    /// Returns the device of the cache.
     pub fn device(&self) -> &dyn BlockDevice {
         self.log.device()
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn cache_stats(&self) -> NxdStats {
         let (start, end, ring) = self.log.extent();
         let block = super::block::device::BLOCK;

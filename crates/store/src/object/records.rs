@@ -1,14 +1,15 @@
 //! Objects in records of a metadata store: data of small files on an MDT.
 //!
 //! ```text
-//! FID                    head: size, space, time, and the bytes if all of them lie in the first chunk
-//! FID, number (u32)      bytes of chunk `number`, otherwise; what is missing to its end is zeros
+//! FID                    head: size, space, time, and the bytes if all of them are in the first chunk
+//! FID, number (u32)      bytes of chunk `number`, otherwise; the missing rest is zeros
 //! ```
 //!
-//! The store belongs to the metadata server, which may put changes of objects into transactions of its own ([`Edit`]): data
-//! of a file and its attributes then change together. So nothing is torn by a crash, and a sync is one of the log.
+//! The store belongs to the metadata server, which may put changes of objects into transactions of its own
+//! ([`Edit`]): data of a file and its attributes then change together. So a crash tears no change, and a sync
+//! is a sync of the log.
 //!
-//! The time of an object's last change is later after each one, so that it tells its version.
+//! The time of an object's last change increases with each change, so that it serves as its version.
 //!
 //! There are no sequences: an object has the FID of a file. Bytes: `docs/formats/mdt.md`.
 
@@ -37,28 +38,28 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Bytes of a chunk. A change rewrites the chunks that it touches, so small ones suit small writes; each costs a record, so
-/// large ones suit streams.
+/// Bytes of a chunk. A change rewrites the chunks that it touches, so small ones suit small writes; each
+/// costs a record, so large ones suit streams.
 pub const CHUNK_BYTES: u64 = 32 << 10;
-/// Bytes that one transaction changes at most.
+/// Maximum bytes that one transaction changes.
 const STEP_BYTES: u64 = 1 << 20;
 /// Largest object in bytes: more chunks cannot be numbered.
 const SIZE_MAX: u64 = u32::MAX as u64 * CHUNK_BYTES;
-/// Objects whose changes wait for each other by accident.
+/// Locks, which objects share by hash.
 const LOCKS: usize = 64;
 
-/// Says whether an object that does not exist belongs to a file.
+/// Decides whether an object that does not exist belongs to a file.
 pub type Owned = dyn Fn(&Fid) -> Result<bool> + Send + Sync;
 
 /// See the [module documentation](self).
 pub struct RecordStore {
     meta: Arc<MetaStore>,
     table: Table,
-    /// Directory on the file system whose space counts.
+    /// Directory on the file system whose space limits the store.
     dir: OwnedFd,
     reserve: Reserve,
     locks: Box<[RwLock<()>]>,
-    /// Asked before an object is made.
+    /// Check before an object is created.
     owned: OnceLock<Box<Owned>>,
     is_closed: AtomicBool,
     boot: u64,
@@ -78,13 +79,14 @@ fn coarse_now() -> Timestamp {
     Timestamp::from(nacre_env::clock::wall())
 }
 
-/// The end of a range that an object can have.
+/// Returns the end of a range that an object can have.
 fn end_of(offset: u64, len: u64) -> Result<u64> {
     offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(ObjectError::TooLarge)
 }
 
 impl RecordStore {
-    /// Objects in `table` of `meta`. Writes are refused when the file system of `dir` has less than `reserve_bytes` left.
+    /// Creates the store of objects in `table` of `meta`. Writes are refused when the file system of `dir`
+    /// has less than `reserve_bytes` left.
     ///
     /// # Errors
     /// If the directory cannot be opened.
@@ -111,13 +113,13 @@ impl RecordStore {
         &self.locks[number % LOCKS]
     }
 
-    /// Has `owned` asked before an object is made: what a client sends late must not make that of a file anew which is gone. Changes by
-    /// [`Edit`] are not asked about. Only the first call counts.
+    /// Sets the check that runs before an object is created: a client's late write must not recreate the
+    /// object of a removed file. Changes by [`Edit`] are not checked. Only the first call counts.
     pub fn set_owned(&self, owned: Box<Owned>) {
         let _ = self.owned.set(owned);
     }
 
-    /// Begins to change an object.
+    /// Begins a change of an object.
     ///
     /// # Errors
     /// [`ObjectError::Closed`]; those of the store.
@@ -134,12 +136,12 @@ impl RecordStore {
         Ok(lock.try_write().unwrap_or_else(|| nacre_env::blocking(|| lock.write())))
     }
 
-    /// Bytes that are free in space that the store holds.
+    /// Returns the free bytes in space that the store holds.
     fn free_inside(&self) -> u64 {
         self.meta.free_inside().saturating_sub(self.meta.recent_bytes())
     }
 
-    /// Whether `len` more bytes may be allocated.
+    /// Checks whether `len` more bytes may be allocated.
     ///
     /// # Errors
     /// [`ObjectError::NoSpace`].
@@ -151,7 +153,8 @@ impl RecordStore {
         Err(ObjectError::NoSpace)
     }
 
-    /// All bytes of an object that holds at most `max` of them; `None` if there are more or they lie in several records.
+    /// Returns all bytes of an object that holds at most `max` of them; `None` if there are more or they are
+    /// in several records.
     ///
     /// # Errors
     /// Those of the store.
@@ -201,7 +204,7 @@ impl RecordStore {
         Ok(done)
     }
 
-    /// Runs `change` for pieces of a range, one transaction each, and says what the object is afterwards.
+    /// Runs `change` for pieces of a range, one transaction each, and returns the new attributes.
     fn in_steps(
         &self,
         object: Fid,
@@ -381,7 +384,7 @@ impl ObjectStore for RecordStore {
 
     fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
         self.meta.scan(self.table, &[], Bound::Unbounded, &mut |key, _| {
-            // Longer keys are those of chunks.
+            // Longer keys belong to chunks.
             if let Ok(key) = <&[u8; FID_BYTES]>::try_from(key) {
                 visit(Fid::from_key(key));
             }
@@ -397,7 +400,7 @@ impl ObjectStore for RecordStore {
     fn verify(&self, _repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
         let mut report = ObjectVerifyReport::default();
         let mut read = 0;
-        // Chunks come right behind their heads.
+        // Chunks follow their heads directly.
         let mut last: Option<(Fid, u64, u64)> = None;
         let settle = |last: Option<(Fid, u64, u64)>, report: &mut ObjectVerifyReport| {
             if let Some((object, said, found)) = last.filter(|(_, said, found)| said != found) {

@@ -1,4 +1,4 @@
-//! Which object ids were given out, as the index of a store says.
+//! Allocated object ids, as recorded in the index of a store.
 
 use super::{ORPHANS_MAX, ObjectError, ObjectProblem, ObjectVerifyReport, Result};
 use crate::meta::{Batch, MetaStore, Table};
@@ -10,12 +10,12 @@ use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow, Range};
 use std::path::Path;
 
-/// Object records: FID in key form -> what a store keeps of an object.
+/// Object records: FID in key form -> the store's record of an object.
 pub(super) const OBJECTS: Table = Table(1);
 /// Sequence records: sequence, big-endian -> [`SequenceRecord`].
 pub(super) const SEQUENCES: Table = Table(2);
 
-/// The largest id of a sequence that was given out; 0 if none was.
+/// Returns the largest id of a sequence that was allocated; 0 if none was.
 pub(super) fn last_reserved(index: &MetaStore, sequence: u64) -> Result<u32> {
     match index.get(SEQUENCES, &sequence.to_be_bytes(), |value| value.map(SequenceRecord::decode))? {
         None => Ok(0),
@@ -24,21 +24,21 @@ pub(super) fn last_reserved(index: &MetaStore, sequence: u64) -> Result<u32> {
     }
 }
 
-/// One change at a time.
+/// Serialises changes of the sequences.
 #[derive(Default)]
 pub(super) struct Sequences {
     turn: Mutex<()>,
 }
 
 impl Sequences {
-    /// Keeps others from reserving; they may wait for a sync.
+    /// Keeps other threads from reserving; they may wait for a sync.
     pub(super) fn lock<'a>(&'a self, index: &'a MetaStore) -> LockedSequences<'a> {
         let turn = self.turn.try_lock().unwrap_or_else(|| nacre_env::blocking(|| self.turn.lock()));
         LockedSequences { index, _turn: turn }
     }
 
-    /// Looks at the records, and compares the `largest` ids that objects of each sequence have with those that were given out; these
-    /// are raised if `repair` is set.
+    /// Checks the records, and compares the `largest` ids that objects of each sequence have with those
+    /// allocated; these are raised if `repair` is set.
     pub(super) fn verify(
         &self,
         index: &MetaStore,
@@ -78,7 +78,7 @@ impl Sequences {
     }
 }
 
-/// The sequences of a store, which nobody else changes.
+/// The sequences of a store, locked for changes.
 pub(super) struct LockedSequences<'a> {
     index: &'a MetaStore,
     _turn: MutexGuard<'a, ()>,
@@ -106,7 +106,7 @@ impl LockedSequences<'_> {
         Ok(last + 1..new_last + 1)
     }
 
-    /// Objects of a sequence from an id on; `None` if there are more than can be orphans.
+    /// Returns the objects of a sequence from an id on; `None` if there are more than can be orphans.
     fn orphans(&self, sequence: u64, first: u32) -> Result<Option<Vec<Fid>>> {
         let mut orphans = Vec::new();
         let from = Fid::new(sequence, first, 0).to_key();

@@ -1,9 +1,9 @@
-//! A medium with service times of its own, for measurements: [`Simulated`] lets another store do the work and makes callers
-//! wait as long as a disk with one head would take.
+//! A medium with simulated service times, for measurements: [`Simulated`] lets another store do the work and
+//! delays callers as long as a disk with one head would take.
 //!
-//! One transfer is served at a time, in the order in which they come. It takes a seek, unless it goes on near where the last
-//! one ended in the same object, and its bytes by the bandwidth. Every read and write counts, as if nothing were ever cached.
-//! Whatever is measured so is to be labelled "simulated".
+//! One transfer is served at a time, in the order of arrival. It takes a seek, unless it continues near where
+//! the last one ended in the same object, and its bytes by the bandwidth. Every read and write counts, as if
+//! nothing were ever cached. Figures measured this way are to be labelled "simulated".
 
 mod any;
 
@@ -23,18 +23,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// As far from where the last transfer ended another one may begin and still need no seek, in bytes: a disk's scheduler sorts
-/// what several threads send of one stream. Four of the largest transfers that clients make.
+/// Distance in bytes from the end of the last transfer within which another one needs no seek: a disk's
+/// scheduler sorts the requests that several threads send for one stream. Four of the largest transfers that
+/// clients send.
 const NEAR_BYTES: u64 = 16 << 20;
-/// Longest seek, so that nothing stands still.
+/// Longest seek, so that a caller is never blocked for good.
 const SEEK_MAX: Duration = Duration::from_secs(1);
 /// Least bandwidth in bytes per second, for the same reason.
 const BANDWIDTH_MIN: u64 = 64 << 10;
 
-/// What a medium takes. Written `seek=8ms:bandwidth=150M`.
+/// Service times of a medium. Written `seek=8ms:bandwidth=150M`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Medium {
-    /// Time until a transfer elsewhere begins.
+    /// Time until a transfer at another place begins.
     pub seek: Duration,
     /// Bytes per second.
     pub bandwidth: u64,
@@ -63,7 +64,7 @@ impl FromStr for Medium {
     }
 }
 
-/// Reads a time like `8ms` or `500us`; `None` for anything else.
+/// Parses a time like `8ms` or `500us`; `None` for anything else.
 pub fn duration(text: &str) -> Option<Duration> {
     let number = |digits: &str| digits.parse::<u64>().ok();
     match (text.strip_suffix("us"), text.strip_suffix("ms")) {
@@ -73,7 +74,7 @@ pub fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// Powers of 1024 as letters, as everywhere.
+/// Parses a number of bytes, with letters for powers of 1024 as everywhere.
 pub(super) fn bytes(text: &str) -> std::result::Result<u64, ()> {
     let digits = text.trim_end_matches(['K', 'M', 'G', 'k', 'm', 'g']);
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
@@ -86,7 +87,7 @@ pub(super) fn bytes(text: &str) -> std::result::Result<u64, ()> {
     digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)).ok_or(())
 }
 
-/// Where the head is, and until when it is busy.
+/// State of the head: its place, and the time until which it is busy.
 #[derive(Debug)]
 struct Head {
     medium: Medium,
@@ -96,7 +97,7 @@ struct Head {
 }
 
 impl Head {
-    /// Takes a transfer in and says when it is done.
+    /// Submits a transfer and returns its end.
     fn submit(&mut self, now: Instant, object: Fid, offset: u64, length: u64) -> Instant {
         let near = self.place.is_some_and(|(last, end)| last == object && end.abs_diff(offset) <= NEAR_BYTES);
         let seek = if near { Duration::ZERO } else { self.medium.seek };
@@ -107,7 +108,7 @@ impl Head {
     }
 }
 
-/// The switch: off, or a medium.
+/// The switch of the simulation: off, or a medium.
 #[derive(Debug, Default)]
 pub struct Simulation {
     is_on: AtomicBool,
@@ -115,7 +116,7 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// The medium that is simulated; `None` if none is.
+    /// Returns the simulated medium; `None` if the simulation is off.
     pub fn medium(&self) -> Option<Medium> {
         self.head.lock().as_ref().map(|head| head.medium)
     }
@@ -127,7 +128,7 @@ impl Simulation {
         self.is_on.store(medium.is_some(), Ordering::Relaxed);
     }
 
-    /// Waits as long as a transfer takes after those before it.
+    /// Waits as long as a transfer takes after the previous ones.
     fn transfer(&self, object: Fid, offset: u64, length: usize) {
         if !self.is_on.load(Ordering::Relaxed) || length == 0 {
             return;
@@ -140,14 +141,14 @@ impl Simulation {
     }
 }
 
-/// A store on a medium that may be simulated; off, it costs one look at a flag.
+/// A store on a medium that may be simulated; switched off, it costs one read of a flag.
 pub struct Simulated {
     inner: Box<dyn ObjectStore>,
     simulation: Arc<Simulation>,
 }
 
 impl Simulated {
-    /// Over `inner`, with nothing simulated yet.
+    /// Creates a store over `inner`, with nothing simulated yet.
     pub fn new(inner: Box<dyn ObjectStore>) -> Simulated {
         Simulated { inner, simulation: Arc::default() }
     }

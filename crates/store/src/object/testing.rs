@@ -1,10 +1,10 @@
-//! What tests of several stores use.
+//! Helpers for the tests of several stores.
 
 use super::BlockStoreOptions;
 use crate::meta::MetaStoreOptions;
 use std::path::Path;
 
-/// A store on a device of 64 MiB that does nothing by itself.
+/// Returns options of a store on a device of 64 MiB without background work.
 pub(crate) fn block_options() -> BlockStoreOptions {
     // Small logs, so that opening takes little time.
     let index = MetaStoreOptions {
@@ -24,7 +24,7 @@ pub(crate) fn block_options() -> BlockStoreOptions {
     }
 }
 
-/// Copies a directory with all that is in it.
+/// Copies a directory with its content.
 pub(crate) fn copy_dir(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("made");
     for entry in std::fs::read_dir(from).expect("listed") {

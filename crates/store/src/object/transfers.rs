@@ -1,16 +1,17 @@
-//! In how many pieces the device of a store read or wrote what a thread asked for.
+//! Number of pieces on the device of a store that the requests of a thread read or wrote.
 //!
-//! Calls of a store run in the thread of whoever calls, so this needs no room in their results: who counts begins before
-//! a call and looks after it. Stores that leave places to a file system note nothing.
+//! Calls of a store run in the thread of the caller, so their results need no field for this: the caller
+//! begins a count before a call and reads it afterwards. Stores that leave placement to a file system count
+//! nothing.
 
 use std::cell::Cell;
 
-/// Pieces that lay apart on the device, since [`begin`].
+/// Pieces at separate places on the device, since [`begin`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pieces {
-    /// Read.
+    /// Number of pieces read.
     pub reads: u32,
-    /// Written.
+    /// Number of pieces written.
     pub writes: u32,
 }
 
@@ -18,22 +19,22 @@ thread_local! {
     static PIECES: Cell<Pieces> = const { Cell::new(Pieces { reads: 0, writes: 0 }) };
 }
 
-/// Counts of this thread from 0 again.
+/// Resets the counts of this thread to 0.
 pub fn begin() {
     PIECES.set(Pieces::default());
 }
 
-/// As if this thread had done so much since [`begin`]: of one of several requests that it did together.
+/// Sets the counts of this thread: to those of one of several requests that it did together.
 pub fn restore(pieces: Pieces) {
     PIECES.set(pieces);
 }
 
-/// What this thread did since [`begin`].
+/// Returns the counts of this thread since [`begin`].
 pub fn noted() -> Pieces {
     PIECES.get()
 }
 
-/// How many pieces ranges of the device are, each an offset and a length.
+/// Returns the number of pieces of ranges of the device, each an offset and a length.
 pub(super) fn pieces(ranges: impl Iterator<Item = (u64, usize)>) -> u32 {
     let (mut count, mut end) = (0u32, None);
     for (offset, len) in ranges {
@@ -43,13 +44,13 @@ pub(super) fn pieces(ranges: impl Iterator<Item = (u64, usize)>) -> u32 {
     count
 }
 
-/// This thread has read ranges of a device.
+/// Notes that this thread has read ranges of a device.
 pub(super) fn note_reads(ranges: impl Iterator<Item = (u64, usize)>) {
     let known = PIECES.get();
     PIECES.set(Pieces { reads: known.reads.saturating_add(pieces(ranges)), ..known });
 }
 
-/// This thread has written ranges of a device.
+/// Notes that this thread has written ranges of a device.
 pub(super) fn note_writes(ranges: impl Iterator<Item = (u64, usize)>) {
     let known = PIECES.get();
     PIECES.set(Pieces { writes: known.writes.saturating_add(pieces(ranges)), ..known });

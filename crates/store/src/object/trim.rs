@@ -1,8 +1,8 @@
-//! Trimming: media are told what is free, on order and by policy.
+//! Trim: reports of free space to media, on order and by policy.
 //!
-//! A flash device that does not know what is free copies it when it clears room for new data, and a sparse file keeps it.
-//! [`Trimmer`] is a thread that tells of free space when little else is done and much was freed; [`Policy`] decides, and
-//! knows neither clocks nor stores. A caller that wants it at once calls [`trim_for`].
+//! A flash device without trim copies free space in its garbage collection, and a sparse file keeps it
+//! allocated. [`Trimmer`] is a thread that trims when the store is nearly idle and much space was freed;
+//! [`Policy`] decides, and knows neither clocks nor stores. [`trim_for`] trims at once.
 
 mod policy;
 mod settings;
@@ -22,17 +22,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bytes of one call when somebody waits for everything to be told.
+/// Bytes of one call when a caller waits for a complete trim.
 const BY_HAND_BYTES: u64 = 64 << 20;
 
-/// What a medium was told.
+/// Result of a trim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Trimmed {
-    /// Bytes.
+    /// Bytes trimmed.
     pub bytes: u64,
-    /// Pieces; `None` if a file system told its device itself and does not say.
+    /// Extents trimmed; `None` if a file system trimmed its device itself and does not report their number.
     pub extents: Option<u64>,
-    /// Where to go on; `None` if nothing is left from the place on where the call began.
+    /// Place at which to continue; `None` if nothing is left after the place at which the call began.
     pub next: Option<u64>,
 }
 
@@ -47,8 +47,8 @@ impl Trimmed {
     }
 }
 
-/// Trims for about as long as `limit`, from a place on. At the beginning everything is made durable, so that what was freed
-/// before the call counts as free.
+/// Trims for about as long as `limit`, from a place on. At the beginning everything is made durable, so that
+/// space freed before the call counts as free.
 ///
 /// # Errors
 /// As [`Trim::trim`](super::Trim::trim).
@@ -79,7 +79,7 @@ struct Counters {
 
 struct Wishes {
     settings: TrimSettings,
-    /// Counts changes of the settings: after one, a medium that refused is asked again.
+    /// Counts changes of the settings: after one, a medium that refused is tried again.
     version: u64,
     is_stopping: bool,
 }
@@ -94,17 +94,18 @@ struct Shared {
     counters: Counters,
 }
 
-/// A thread that trims one store. Dropping it ends it.
+/// A thread that trims one store. Dropping it stops it.
 pub struct Trimmer {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Trimmer {
-    /// Starts to trim `store`, called `name` in the log, with settings as they fit it. `load` tells what else goes on there.
+    /// Starts to trim `store`, called `name` in the log, with the settings adapted to it. `load` returns the
+    /// other work of the store.
     ///
     /// # Errors
-    /// If there cannot be a thread.
+    /// If no thread can be started.
     pub fn start(
         name: String,
         store: Arc<dyn ObjectStore>,
@@ -132,12 +133,12 @@ impl Trimmer {
         Ok(Trimmer { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn settings(&self) -> TrimSettings {
         self.shared.wishes.lock().settings
     }
 
-    /// Changes them, from now on.
+    /// Changes the settings, from now on.
     pub fn set_settings(&self, settings: TrimSettings) {
         let mut wishes = self.shared.wishes.lock();
         wishes.settings = settings;
@@ -145,7 +146,7 @@ impl Trimmer {
         self.shared.changed.notify_all();
     }
 
-    /// As [`trim_for`], counted here.
+    /// Trims as [`trim_for`], and counts it.
     ///
     /// # Errors
     /// As there.
@@ -157,7 +158,7 @@ impl Trimmer {
         Ok(trimmed)
     }
 
-    /// State and counters as `name value` lines.
+    /// Returns state and counters as `name value` lines.
     pub fn text(&self) -> String {
         let (state, runs, pauses, refusal) = {
             let policy = self.shared.policy.lock();
@@ -199,7 +200,7 @@ impl Trimmer {
         self.shared.policy.lock().clear();
     }
 
-    /// Ends the thread, after what it tells the medium at the moment.
+    /// Stops the thread, after the trim in progress.
     pub fn stop(&self) {
         self.shared.wishes.lock().is_stopping = true;
         self.shared.changed.notify_all();
@@ -239,7 +240,7 @@ impl Shared {
         }
     }
 
-    /// Looks, trims a piece if that is decided, and says how long to rest.
+    /// Checks the state, trims a piece if the policy decides so, and returns the time to rest.
     fn turn(&self, settings: &TrimSettings, begun: Instant) -> Duration {
         let medium = self.store.abilities().trim;
         let sight = Sight {

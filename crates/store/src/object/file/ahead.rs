@@ -1,20 +1,24 @@
-//! Space reserved ahead of streams of writes, so that streams that are written beside each other do not lie between each other.
+//! Space reserved ahead of streams of writes, so that streams written concurrently do not interleave on disk.
 //!
-//! A local file system gives space out in the order in which data comes: eight objects that are written at the same time end up in
-//! pieces of a few MiB, or less. So an object that grows by a stream gets space behind its end with `fallocate`, as much as the
-//! stream has brought so far and at most [`FileStoreOptions::ahead_max_bytes`](super::FileStoreOptions::ahead_max_bytes); its size does
-//! not change. Invariants:
+//! A local file system allocates space in the order in which data arrives: eight objects that are written at
+//! the same time end up in pieces of a few MiB, or less. So an object that grows by a stream gets space after
+//! its end with `fallocate`, as much as the stream has written so far and at most
+//! [`FileStoreOptions::ahead_max_bytes`](super::FileStoreOptions::ahead_max_bytes); its size does not change.
+//! Invariants:
 //!
-//! - space is reserved behind the end of an object only, and only if nothing is allocated there: so what was reserved and not written
-//!   is known exactly ([`Parts`]), and is neither counted as the object's nor as used;
-//! - it is given back when the stream rests for [`REST_MS`], before anything else than a write changes the object, before its file may be
-//!   closed, and whenever somebody is about to be told that there is no space: of all stores of this process on the file system;
-//! - all of them together reserve no more than a part of what is available ([`SHARE`]);
-//! - the index knows which objects have some (a record that is committed before), so that a start after a crash gives it back;
-//! - giving back leaves the time of the last change as it is.
+//! - space is reserved after the end of an object only, and only if nothing is allocated there: so the
+//!   reserved and unwritten ranges are known exactly ([`Parts`]), and counted neither as the object's nor as
+//!   used;
+//! - it is released when the stream is idle for [`REST_MS`], before any change of the object other than a
+//!   write, before its file may be closed, and whenever a call is about to fail for lack of space: that of
+//!   all stores of this process on the file system;
+//! - all of them together reserve no more than a part of the available space ([`SHARE`]);
+//! - the index records the objects that have some (before the reservation), so that a start after a crash
+//!   releases it;
+//! - a release keeps the time of the last change.
 //!
-//! Giving back cuts the file at its size, so nobody may write meanwhile: writes hold [`Handle::transfers`] shared, whoever gives back has it
-//! alone.
+//! A release truncates the file to its size, so no write may run meanwhile: writes hold [`Handle::transfers`]
+//! shared, a release holds it exclusively.
 
 mod stream;
 
@@ -42,59 +46,59 @@ use stream::{BLOCK, Growth, Parts};
 
 /// Objects that may have space reserved ahead of them: FID in key form -> [`AheadRecord`].
 pub(super) const AHEAD: Table = Table(4);
-/// A stream that brought nothing for so long has ended, in milliseconds: clients send what they hold back within a second.
+/// Milliseconds without a write after which a stream has ended: clients send held-back data within a second.
 pub(super) const REST_MS: u64 = 5000;
-/// Time between two looks for streams that rest.
+/// Interval between two searches for idle streams.
 const LOOK_EVERY: Duration = Duration::from_millis(1000);
-/// All streams on a file system together reserve at most one in so many bytes of what is available: others that fill it at the same
-/// time, also other processes, are not to find it full before the next look.
+/// Divisor of the available space that all streams on a file system together may reserve: concurrent writers,
+/// including other processes, must not find it full before the next check.
 const SHARE: u64 = 8;
-/// Time in milliseconds for which a stream that got nothing does not ask again.
+/// Milliseconds for which a stream whose reservation was refused does not retry.
 const REFUSED_MS: u64 = 1000;
-/// Pieces between what was written that are kept in mind; with more the writes are no stream.
+/// Maximum gaps between written ranges that are tracked; with more, the writes are no stream.
 const PARTS_MAX: usize = 32;
 
-/// What is reserved ahead of one object.
+/// Space reserved ahead of one object.
 #[derive(Default)]
 pub(super) struct Ahead {
     growth: Growth,
     parts: Parts,
-    /// Where the last reservation ends; 0 without one.
+    /// End of the last reservation; 0 without one.
     end: u64,
-    /// The index knows that there is, or was, something.
+    /// The index has a record for the object.
     is_recorded: bool,
-    /// Somebody else's space lies behind the end.
+    /// Space allocated by another user is after the end.
     is_barred: bool,
     written_ms: u64,
     refused_until_ms: u64,
 }
 
 impl Ahead {
-    /// Somebody has to give it back.
+    /// Whether there may be space to release.
     pub(super) fn is_recorded(&self) -> bool {
         self.is_recorded
     }
 
-    /// Of what the file takes, in units of 512 bytes, this is not the object's.
+    /// Returns the reserved space, in units of 512 bytes, that the file takes and the object does not own.
     pub(super) fn blocks(&self) -> u64 {
         self.parts.bytes() / 512
     }
 }
 
-/// What all stores of this process on one file system have reserved.
+/// Space that all stores of this process have reserved on one file system.
 #[derive(Default)]
 pub(super) struct Shared {
     bytes: AtomicU64,
     books: Mutex<Vec<Weak<AheadBook>>>,
 }
 
-/// By the number of the file system's device.
+/// Shared states, by the device number of the file system.
 static SHARED: LazyLock<Mutex<HashMap<u64, Weak<Shared>>>> = LazyLock::new(Mutex::default);
 
 impl Shared {
-    /// That of the file system on which slot files lie.
+    /// Returns the shared state of the file system of the slot files.
     pub(super) fn of(tree: &Tree) -> Arc<Shared> {
-        // Without a number it is for this store alone.
+        // Without a device number the state is for this store alone.
         let Some(stat) = tree.kernel().and_then(|fd| fs::fstat(fd).ok()) else { return Arc::default() };
         let mut all = SHARED.lock();
         all.retain(|_, shared| shared.strong_count() > 0);
@@ -107,28 +111,29 @@ impl Shared {
     }
 }
 
-/// File systems whose space for a file is worth reserving, by their magic numbers: ext4, xfs, btrfs. Source: linux/magic.h. One in memory
-/// would clear what is reserved.
+/// File systems on which a reservation is worthwhile, by their magic numbers (`linux/magic.h`): ext4, xfs,
+/// btrfs. One in memory would zero reserved space.
 pub(super) const WORTH_IT: [i64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
-/// What a store reserves ahead of streams of writes.
+/// Reservations of a store ahead of streams of writes.
 pub struct AheadBook {
     index: Arc<MetaStore>,
     slots: Arc<Slots>,
     reserve: Arc<Reserve>,
-    /// Largest reservation; 0 for none at all.
+    /// Largest reservation in bytes; 0 for none.
     max_bytes: AtomicU64,
-    /// The file system cannot reserve.
+    /// The file system cannot reserve space.
     is_off: AtomicBool,
     shared: Arc<Shared>,
-    /// Objects that the index knows to have something.
+    /// Objects with a record in the index.
     holders: Mutex<Vec<Weak<Handle>>>,
     changed: Condvar,
     is_stopping: AtomicBool,
 }
 
 impl AheadBook {
-    /// Of a store whose streams get up to `max_bytes` each; `everywhere`: whatever the file system is. `shared` with others there.
+    /// Creates the book of a store whose streams get up to `max_bytes` each; `everywhere`: on any file
+    /// system. `shared` is the state shared with other stores there.
     pub(super) fn new(
         slots: Arc<Slots>,
         index: Arc<MetaStore>,
@@ -157,22 +162,22 @@ impl AheadBook {
         book
     }
 
-    /// Bytes that all stores of this process have reserved on this file system and not used.
+    /// Returns the bytes that all stores of this process have reserved on this file system and not used.
     pub(super) fn reserved_bytes(&self) -> u64 {
         self.shared.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the file system can reserve, and that is of use.
+    /// Whether the file system can reserve space, and reservations are worthwhile on it.
     pub(super) fn is_of_use(&self) -> bool {
         !self.is_off.load(Ordering::Relaxed)
     }
 
-    /// Most bytes that are reserved ahead of a stream, 0 for none.
+    /// Returns the maximum bytes reserved ahead of a stream, 0 for none.
     pub fn max_bytes(&self) -> u64 {
         self.max_bytes.load(Ordering::Relaxed)
     }
 
-    /// Changes it for writes that begin from now on. With 0 all is given back that is reserved.
+    /// Sets that maximum for writes that begin from now on. 0 releases all reserved space.
     pub fn set_max_bytes(&self, max_bytes: u64) {
         self.max_bytes.store(max_bytes, Ordering::Relaxed);
         if max_bytes == 0 {
@@ -180,16 +185,16 @@ impl AheadBook {
         }
     }
 
-    /// Starts the thread that gives back what rests.
+    /// Starts the thread that releases the space of idle streams.
     pub(super) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let book = self.clone();
         nacre_env::thread::Builder::new().name("ost-ahead".into()).spawn(move || book.run())
     }
 
-    /// Ends the thread.
+    /// Stops the thread.
     pub(super) fn stop(&self) {
         self.is_stopping.store(true, Ordering::Relaxed);
-        // Under the lock: the thread looks at the flag and sleeps under it.
+        // Under the lock: the thread checks the flag and sleeps under it.
         drop(self.holders.lock());
         self.changed.notify_all();
     }
@@ -211,7 +216,8 @@ impl AheadBook {
         }
     }
 
-    /// Gives back what belongs to streams that have ended by `now_ms` ([`ops::coarse_ms`]), or all if space is short.
+    /// Releases the space of streams that have ended by `now_ms` ([`ops::coarse_ms`]), or all if space is
+    /// short.
     pub(super) fn give_back_rested(&self, now_ms: u64) {
         let is_short = self.available().is_some_and(|bytes| bytes / SHARE < self.reserved_bytes() / 2);
         for handle in self.holders() {
@@ -222,7 +228,7 @@ impl AheadBook {
         }
     }
 
-    /// Objects that have something.
+    /// Returns the number of objects with reserved space.
     #[cfg(test)]
     pub(super) fn holding(&self) -> usize {
         self.holders().len()
@@ -230,13 +236,13 @@ impl AheadBook {
 
     fn holders(&self) -> Vec<Arc<Handle>> {
         let mut holders = self.holders.lock();
-        // Those that are about to go see to it themselves.
+        // Handles that are being dropped release their space themselves.
         holders.retain(|handle| handle.strong_count() > 0);
         holders.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Gives back what all stores of this process have reserved on this file system; whether that was anything. The caller is in no
-    /// transfer.
+    /// Releases the space that all stores of this process have reserved on this file system; returns whether
+    /// there was any. The caller holds no transfer lock.
     pub(super) fn give_all_back(&self) -> bool {
         let books: Vec<Arc<AheadBook>> = self.shared.books.lock().iter().filter_map(Weak::upgrade).collect();
         let given: u64 = books.iter().map(|book| book.give_own_back()).sum();
@@ -246,7 +252,7 @@ impl AheadBook {
         given > 0
     }
 
-    /// Gives back what this store has reserved: bytes.
+    /// Releases the space that this store has reserved; returns the bytes.
     pub(super) fn give_own_back(&self) -> u64 {
         self.holders().iter().map(|handle| self.give_back(handle)).sum()
     }
@@ -256,7 +262,7 @@ impl AheadBook {
         Some(self.reserve.available(&stat, 0))
     }
 
-    /// Makes sure that a write of a stream finds space in one piece, as far as that is possible. The caller holds
+    /// Provides contiguous space for a write of a stream, as far as possible. The caller holds
     /// [`Handle::transfers`].
     pub(super) fn before_write(self: &Arc<Self>, handle: &Arc<Handle>, offset: u64, len: u64, now_ms: u64) {
         let max_bytes = self.max_bytes();
@@ -277,7 +283,7 @@ impl AheadBook {
         });
     }
 
-    /// Reserves so that a write up to `end` and `wish` bytes behind it have space; false if there is too little of it.
+    /// Reserves space for a write up to `end` and `wish` bytes after it; false if there is too little.
     fn extend(
         self: &Arc<Self>,
         handle: &Arc<Handle>,
@@ -312,7 +318,7 @@ impl AheadBook {
         Ok(true)
     }
 
-    /// Whether something lies behind the end of an object, which was allocated by its user or by the file system itself.
+    /// Whether space after the end of an object is allocated, by its user or by the file system itself.
     fn has_more(&self, handle: &Handle, size: u64) -> std::result::Result<bool, Errno> {
         if let Some(found) = handle.file.has_more(size.div_ceil(BLOCK) * BLOCK) {
             return Ok(found);
@@ -332,13 +338,13 @@ impl AheadBook {
         batch.set_releasing(true);
         batch.delete(AHEAD, &object.to_key());
         if let Err(error) = self.index.commit(&batch) {
-            // The next start finds nothing to give back.
+            // The next start finds nothing to release.
             log::debug!("object {object}: the record of its reserved space stays: {error}");
         }
     }
 
-    /// Notes what was written. The caller holds [`Handle::transfers`]. True if too many pieces are between what was written: then all is
-    /// to be given back, outside of the transfer.
+    /// Notes written bytes. The caller holds [`Handle::transfers`]. Returns true if there are too many gaps
+    /// between written ranges: then all space must be released, outside of the transfer.
     #[must_use]
     pub(super) fn after_write(&self, handle: &Handle, offset: u64, written: u64) -> bool {
         if !self.is_of_use() {
@@ -353,13 +359,13 @@ impl AheadBook {
         ahead.parts.count() > PARTS_MAX
     }
 
-    /// Gives back what is reserved ahead of an object: bytes.
+    /// Releases the space reserved ahead of an object; returns the bytes.
     pub(super) fn give_back(&self, handle: &Handle) -> u64 {
         let _alone = handle.alone();
         self.give_back_alone(handle)
     }
 
-    /// The same for a caller who has the object's transfers for himself.
+    /// Releases it likewise, for a caller that holds the object's transfers exclusively.
     pub(super) fn give_back_alone(&self, handle: &Handle) -> u64 {
         let mut ahead = handle.ahead.lock();
         if !ahead.is_recorded {
@@ -369,7 +375,8 @@ impl AheadBook {
         if bytes > 0
             && let Err(error) = nacre_env::blocking(|| cut(&handle.file, &ahead.parts))
         {
-            // Tried again when it rests once more; if nothing helps, by the next start, to which the record leads.
+            // Retried when the stream is idle again; in the last resort by the next start, which follows the
+            // record.
             log::warn!("object {}: space reserved ahead of it is not given back: {error}", handle.object);
             (ahead.is_barred, ahead.written_ms) = (true, ops::coarse_ms());
             return 0;
@@ -383,8 +390,8 @@ impl AheadBook {
         bytes
     }
 
-    /// The last user of an object lets go of its file, which is emptied if the object was destroyed. Others are closed with nothing
-    /// reserved, or when the store goes.
+    /// Handles the last user's release of an object's file, which is emptied if the object was destroyed.
+    /// Other files are closed without reserved space, or when the store closes.
     pub(super) fn on_close(&self, handle: &Handle, is_destroyed: bool) {
         if !is_destroyed {
             self.give_back_alone(handle);
@@ -399,7 +406,7 @@ impl AheadBook {
     }
 }
 
-/// Frees parts of a file inside of its size, and all behind it. The time of the last change stays.
+/// Frees parts of a file within its size, and everything after it. The time of the last change stays.
 fn cut(file: &SlotFile, parts: &Parts) -> std::result::Result<(), Errno> {
     let stat = file.stat()?;
     for part in parts.iter().filter(|part| part.start < stat.size) {
@@ -408,9 +415,9 @@ fn cut(file: &SlotFile, parts: &Parts) -> std::result::Result<(), Errno> {
     cut_tail(file, stat)
 }
 
-/// Frees what is allocated behind the end. The time of the last change stays.
+/// Frees space allocated after the end. The time of the last change stays.
 fn cut_tail(file: &SlotFile, stat: FileStat) -> std::result::Result<(), Errno> {
-    // An empty file may keep its space in a truncation to the size that it has.
+    // An empty file may keep its space in a truncation to its current size.
     if stat.size == 0 {
         file.empty()?
     } else {
@@ -419,7 +426,7 @@ fn cut_tail(file: &SlotFile, stat: FileStat) -> std::result::Result<(), Errno> {
     file.set_mtime(stat.mtime)
 }
 
-/// Gives back what an earlier run has left reserved ahead of objects: because it crashed, or could not.
+/// Releases space that an earlier run left reserved ahead of objects, because it crashed or a release failed.
 pub(super) fn recover(
     index: &MetaStore,
     slots: &Slots,

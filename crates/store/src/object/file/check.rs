@@ -1,4 +1,4 @@
-//! Comparing index and files.
+//! Comparison of index and files.
 
 use super::ahead::AHEAD;
 use super::directory::path_error;
@@ -16,19 +16,20 @@ use std::ops::{Bound, ControlFlow};
 /// Objects or files between two calls of `progress`.
 const PROGRESS_EVERY: u64 = 1024;
 
-/// A walk over the store.
+/// State of a check of the store.
 struct Check<'a> {
     store: &'a FileStore,
     repair: bool,
     progress: &'a mut dyn FnMut(u64),
     report: ObjectVerifyReport,
-    /// A bit per slot that an object owns.
+    /// Bitmap of the slots that objects own.
     owned: Vec<u64>,
-    /// Largest id seen per sequence.
+    /// Largest id found per sequence.
     largest: HashMap<u64, u32>,
 }
 
-/// Implements [`crate::object::ObjectStore::verify`]. Objects that are made or destroyed meanwhile are not reported.
+/// Implements [`crate::object::ObjectStore::verify`]. Objects that are created or destroyed meanwhile are not
+/// reported.
 pub(super) fn check(
     store: &FileStore,
     repair: bool,
@@ -43,7 +44,7 @@ pub(super) fn check(
     check.sequences()?;
     check.files()?;
     for path in &store.directory.damaged {
-        // Opening the store has written it anew, unless it is only looked at.
+        // Opening the store has rewritten it, unless it was opened read-only.
         check.report.add(ObjectProblem::Copy { path: path.clone() }, !store.options.read_only);
     }
     for path in store.directory.strays(&store.dir)? {
@@ -62,7 +63,7 @@ impl Check<'_> {
         }
     }
 
-    /// Marks a slot as owned; false if it was already.
+    /// Marks a slot as owned; false if it already was.
     fn own(&mut self, slot: u32) -> bool {
         let word = slot as usize / 64;
         if word >= self.owned.len() {
@@ -177,7 +178,7 @@ impl Check<'_> {
             self.report.add(ObjectProblem::Stray { path: self.store.slots.path(slot) }, false);
             return Ok(());
         }
-        // A slot that was taken after the index was read is busy; its file is in order.
+        // A slot taken after the index was read is busy; its file is valid.
         if stat.is_empty() || !self.store.slots.is_free(slot) {
             return Ok(());
         }
@@ -186,7 +187,7 @@ impl Check<'_> {
             return Ok(());
         }
         if self.repair {
-            // Taken while it is emptied, so that it gets no owner meanwhile.
+            // Claimed while it is emptied, so that it gets no owner meanwhile.
             if !self.store.slots.claim(slot) {
                 return Ok(());
             }

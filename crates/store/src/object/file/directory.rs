@@ -1,7 +1,7 @@
-//! The directory of a file store: its header, its lock, and how it is made.
+//! The directory of a file store: its header, its lock, and its creation.
 //!
-//! `superblock` is written last when a store is made. A directory that holds only what an unfinished making leaves
-//! behind counts as empty.
+//! `superblock` is written last when a store is created. A directory that contains only the remains of an
+//! unfinished creation counts as empty.
 
 use super::options::FileStoreOptions;
 use super::{local, ops};
@@ -18,28 +18,28 @@ use std::path::{Path, PathBuf};
 
 /// Name of the header's file.
 const HEADER: &str = "superblock";
-/// Name of the header's file while it is written.
+/// Temporary name of the header's file.
 const HEADER_NEW: &str = "superblock.new";
 /// Name of the index's directory.
 pub(in crate::object) const INDEX: &str = "index";
 /// Name of the directory above the slot files.
 pub(super) const OBJECTS: &str = "objects";
-/// Name of a directory that the object server keeps beside the store's own: the clients that have locks. The store leaves it
-/// alone.
+/// Name of a directory that the object server keeps next to the store's own: the clients that have locks. The
+/// store leaves it alone.
 pub const LOCK_CLIENTS: &str = "lock_clients";
-/// File in which the server of the target keeps whether it is on flash.
+/// File in which the server of the target records whether it is on flash.
 pub const CLASS: &str = "class";
-/// File there while a target that was added is not registered yet. Only its name is known here.
+/// File that exists while an added target is not registered yet. Only its name is known here.
 pub const JOINING: &str = "joining";
-/// File there that says where a target in a directory of its own is served. Only its name is known here.
+/// File with the address at which a target in a directory of its own is served. Only its name is known here.
 pub const ADDRESS: &str = "address";
-/// What a kill may leave of writing those two.
+/// Temporary files of those two that a kill may leave.
 const UNFINISHED: [&str; 2] = ["joining.new", "address.new"];
 
-/// A directory that this process has for itself. Dropping it gives it up.
+/// A directory that this process has locked for itself. Dropping it releases the lock.
 pub(super) struct Directory {
     fd: Exclusive,
-    /// `None` until [`Directory::finish`] of a store that is being made.
+    /// Header; `None` until [`Directory::finish`] of a store that is being created.
     pub(super) header: Option<ObjectDirectoryHeader>,
     /// Copies of the header that could not be read.
     pub(super) damaged: Vec<PathBuf>,
@@ -49,7 +49,7 @@ pub(in crate::object) fn path_error(action: &'static str, path: &Path, error: Er
     ObjectError::Path { action, path: path.to_owned(), source: error.into() }
 }
 
-/// Locks the directory of a store for this process, and makes it if that is wanted.
+/// Locks the directory of a store for this process, and creates it if asked to.
 pub(in crate::object) fn take(dir: &Path, create: bool, read_only: bool) -> Result<Exclusive> {
     if create {
         match fs::mkdir(dir, Mode::RWXU) {
@@ -68,7 +68,7 @@ pub(in crate::object) fn take(dir: &Path, create: bool, read_only: bool) -> Resu
     fd.ok_or_else(|| ObjectError::InUse { dir: dir.to_owned() })
 }
 
-/// Makes a directory that is no store ready to become one, if it `is_empty` and that is wanted.
+/// Prepares a directory without a store for one, if it `is_empty` and creation was requested.
 pub(in crate::object) fn prepare(dir: &Path, is_empty: bool, create: bool) -> Result<()> {
     if !is_empty {
         return Err(ObjectError::Foreign { dir: dir.to_owned() });
@@ -80,7 +80,8 @@ pub(in crate::object) fn prepare(dir: &Path, is_empty: bool, create: bool) -> Re
 }
 
 impl Directory {
-    /// Opens and locks `dir`, making it if `options` say so, and checks that it is a store or can become one.
+    /// Opens and locks `dir`, creating it if `options` ask for it, and checks that it is a store or can
+    /// become one.
     pub(super) fn open(dir: &Path, options: &FileStoreOptions) -> Result<Directory> {
         let fd = take(dir, options.create, options.read_only)?;
         let found = read_header(dir)?;
@@ -113,7 +114,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Names in the directory that no store puts there.
+    /// Returns the names in the directory that do not belong to a store.
     pub(super) fn strays(&self, dir: &Path) -> Result<Vec<std::path::PathBuf>> {
         let known =
             [HEADER, HEADER_NEW, INDEX, OBJECTS, LOCK_CLIENTS, CLASS, JOINING, ADDRESS, MARK, MARK_NEW];
@@ -129,7 +130,7 @@ impl Directory {
     }
 }
 
-/// A header for a new store.
+/// Returns a header for a new store.
 pub(super) fn new_header(dir: &Path, label: &str, checksums: bool) -> Result<ObjectDirectoryHeader> {
     let uuid = draw_identity(dir)?;
     Ok(ObjectDirectoryHeader {
@@ -140,7 +141,7 @@ pub(super) fn new_header(dir: &Path, label: &str, checksums: bool) -> Result<Obj
     })
 }
 
-/// A random identity for the store in `dir`.
+/// Returns a random identity for the store in `dir`.
 pub(in crate::object) fn draw_identity(dir: &Path) -> Result<[u8; 16]> {
     let mut uuid = [0u8; 16];
     // SAFETY: the kernel writes at most `uuid.len()` bytes into `uuid`, which outlives the call.
@@ -151,12 +152,12 @@ pub(in crate::object) fn draw_identity(dir: &Path) -> Result<[u8; 16]> {
     Ok(uuid)
 }
 
-/// A label is printable ASCII of limited length.
+/// Whether a label is printable ASCII of limited length.
 pub(in crate::object) fn is_label(label: &str) -> bool {
     label.len() <= OBJECT_LABEL_MAX && label.bytes().all(|b| b.is_ascii_graphic())
 }
 
-/// Checks that a store is that of the target which is wanted, if one is.
+/// Checks that a store belongs to the requested target, if one was requested.
 pub(in crate::object) fn check_label(dir: &Path, found: &str, wanted: &str) -> Result<()> {
     if wanted.is_empty() || found == wanted {
         return Ok(());
@@ -164,7 +165,7 @@ pub(in crate::object) fn check_label(dir: &Path, found: &str, wanted: &str) -> R
     Err(ObjectError::OtherTarget { dir: dir.to_owned(), found: found.to_owned(), wanted: wanted.to_owned() })
 }
 
-/// Whether a store was made with checksums of data; false of what is no store.
+/// Whether a store was created with checksums of data; false if there is no store.
 pub fn has_checksums(dir: &Path) -> bool {
     read_header(dir).ok().flatten().is_some_and(|found| found.value.checksums)
 }
@@ -183,19 +184,19 @@ fn read_header(dir: &Path) -> Result<Option<twice::Found<ObjectDirectoryHeader>>
     twice::read(dir, HEADER, &format)
 }
 
-/// Makes the two copies of a file the same, if they are not. What keeps them from that is no reason not to go on.
+/// Makes the two copies of a file equal. An error is ignored: the store works with one copy.
 pub(in crate::object) fn restore_copy<T>(dir: &Path, name: &str, found: &twice::Found<T>) {
     if let Err(error) = twice::restore(dir, name, found) {
         log::warn!("cannot write the copy of {name} in {}: {error}", dir.display());
     }
 }
 
-/// Names in a directory, without `.` and `..`.
+/// Returns the names in a directory, without `.` and `..`.
 pub(in crate::object) fn names(fd: impl AsFd, path: &Path) -> Result<Vec<Vec<u8>>> {
     local::names(fd).map_err(|error| path_error("list", path, error))
 }
 
-/// True if there is nothing that could be anybody's data: only what an unfinished making leaves.
+/// Whether nothing in the directory could be user data: only remains of an unfinished creation.
 fn is_empty(fd: impl AsFd, dir: &Path) -> Result<bool> {
     for name in names(fd, dir)? {
         match name.as_slice() {

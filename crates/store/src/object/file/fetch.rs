@@ -1,7 +1,8 @@
-//! Fetching ahead of readers, on a thread of its own.
+//! Read-ahead into the page cache, on a thread of its own.
 //!
-//! To ask the kernel for pages is work: it takes memory for them and sends the disk its commands, at up to 400 us of CPU time
-//! per MiB on a virtual machine. The reader's thread copies data meanwhile, so that both CPUs of a small host are used.
+//! Requesting pages from the kernel is work: it allocates memory for them and sends the disk its commands, at
+//! up to 400 us of CPU time per MiB on a virtual machine. The reader's thread copies data meanwhile, so that
+//! both CPUs of a small host are used.
 
 use super::handle::Handle;
 use nacre_env::sync::{Condvar, Mutex};
@@ -10,10 +11,11 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-/// Ranges that wait; with more the reader that asks does it itself, which slows it to what the disk gives.
+/// Maximum waiting ranges; beyond that the reader fetches itself, which slows it down to the speed of the
+/// disk.
 const QUEUE_MAX: usize = 64;
 
-/// A range of an object. Weak, because the last one to let go of a destroyed object frees its space.
+/// A range of an object. Weak, because the last holder of a destroyed object frees its space.
 struct Wish {
     handle: Weak<Handle>,
     range: Range<u64>,
@@ -25,7 +27,7 @@ struct Queue {
     is_stopping: bool,
 }
 
-/// See the module's documentation.
+/// See the [module documentation](self).
 #[derive(Default)]
 pub(super) struct Fetcher {
     queue: Mutex<Queue>,
@@ -39,7 +41,7 @@ impl Fetcher {
         nacre_env::thread::Builder::new().name("ost-fetch".into()).spawn(move || fetcher.run())
     }
 
-    /// Has a range fetched into the page cache soon. Advice only.
+    /// Queues a range to be fetched into the page cache. Advice only.
     pub(super) fn fetch(&self, handle: &Arc<Handle>, range: Range<u64>) {
         let mut queue = self.queue.lock();
         if queue.wishes.len() >= QUEUE_MAX || queue.is_stopping {
@@ -51,7 +53,7 @@ impl Fetcher {
         self.changed.notify_one();
     }
 
-    /// Ends the thread; what still waits is not fetched.
+    /// Stops the thread; ranges that still wait are not fetched.
     pub(super) fn stop(&self) {
         self.queue.lock().is_stopping = true;
         self.changed.notify_all();

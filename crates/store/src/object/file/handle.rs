@@ -1,7 +1,8 @@
-//! An open object, and the bounded set of them.
+//! Open objects, and the bounded set of them.
 //!
-//! At most one [`Handle`] exists per object, so that destroying it can find every user: they all hold the same `Arc`.
-//! The last one to let go of a destroyed object's handle empties the file; until then nobody else can get the slot.
+//! At most one [`Handle`] exists per object, so that destroying it can find every user: they all hold the
+//! same `Arc`. The last holder of a destroyed object's handle empties the file; until then the slot is not
+//! reused.
 
 use super::ahead::{Ahead, AheadBook};
 use super::local::SlotFile;
@@ -23,9 +24,9 @@ pub(super) struct Handle {
     pub(super) object: Fid,
     pub(super) slot: u32,
     pub(super) file: SlotFile,
-    /// The same file around the page cache; opened when first needed, `None` if the file system cannot do it.
+    /// The same file opened for direct I/O, on first use; `None` if the file system does not support it.
     direct: OnceLock<Option<Direct>>,
-    /// Transaction up to which the index must be durable before the object is; 0 if it is known to be.
+    /// Transaction up to which the index must be durable for the object to be; 0 if it is known to be.
     pub(super) mapped_by: AtomicU64,
     /// The file's name in its directory may not be durable yet.
     pub(super) is_new_file: AtomicBool,
@@ -33,11 +34,11 @@ pub(super) struct Handle {
     is_destroyed: AtomicBool,
     pub(super) writes: Mutex<WriteStream>,
     pub(super) reads: Mutex<ReadStream>,
-    /// Space that is reserved ahead of a stream of writes. Locked after `transfers`.
+    /// Space reserved ahead of a stream of writes. Locked after `transfers`.
     pub(super) ahead: Mutex<Ahead>,
-    /// What was written since its checksums were kept. Locked after `transfers`.
+    /// Writes whose checksums are not recorded yet. Locked after `transfers`.
     pub(super) unsettled: Mutex<Unsettled>,
-    /// Shared by writes; exclusive while the file is cut at its end.
+    /// Held shared by writes, exclusively while the file is truncated.
     transfers: RwLock<()>,
     releaser: Arc<Releaser>,
     book: Arc<AheadBook>,
@@ -71,50 +72,51 @@ impl Handle {
         }
     }
 
-    /// The object has no record any more.
+    /// Notes that the object has no record any more.
     pub(super) fn set_destroyed(&self) {
         self.is_destroyed.store(true, Ordering::Release);
     }
 
-    /// Whether it has no record any more.
+    /// Whether the object has no record any more.
     pub(super) fn is_destroyed(&self) -> bool {
         self.is_destroyed.load(Ordering::Acquire)
     }
 
-    /// Whether there is, or may be, space reserved ahead of it.
+    /// Whether space may be reserved ahead of it.
     fn holds_space(&self) -> bool {
         self.ahead.try_lock().is_none_or(|ahead| ahead.is_recorded())
     }
 
-    /// For a write: nobody cuts the file meanwhile.
+    /// Locks for a write: the file is not truncated meanwhile.
     pub(super) fn transferring(&self) -> RwLockReadGuard<'_, ()> {
         self.transfers.try_read().unwrap_or_else(|| nacre_env::blocking(|| self.transfers.read()))
     }
 
-    /// For what cuts the file: nobody writes meanwhile.
+    /// Locks for a truncation: no write runs meanwhile.
     pub(super) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
         self.transfers.try_write().unwrap_or_else(|| nacre_env::blocking(|| self.transfers.write()))
     }
 
-    /// The way around the page cache, if the file system has one.
+    /// Returns the file for direct I/O, if the file system supports it.
     pub(super) fn direct(&self) -> Option<&Direct> {
         self.direct.get_or_init(|| Direct::open(self.releaser.slots(), self.slot)).as_ref()
     }
 }
 
-/// A file open for transfers around the page cache.
+/// A file open for direct I/O.
 pub(super) struct Direct {
     pub(super) file: SlotFile,
-    /// What offset and length have to be multiples of.
+    /// Alignment in bytes of offset and length.
     pub(super) offset_align: u32,
-    /// What the address of the memory has to be a multiple of.
+    /// Alignment in bytes of the memory's address.
     pub(super) memory_align: u32,
 }
 
 impl Direct {
     fn open(slots: &Slots, slot: u32) -> Option<Direct> {
         let file = slots.open_file(slot, OFlags::DIRECT).ok()?;
-        // Kernels before 6.1 do not tell; sectors of 512 bytes are what nearly all of them want of memory then.
+        // Kernels before 6.1 do not report the alignment; nearly all of them require sectors of 512 bytes for
+        // memory.
         let stat = fs::statx(file.kernel()?, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
         let mut direct = Direct { file, offset_align: DIRECT_ALIGN, memory_align: 512 };
         if StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN) {
@@ -138,15 +140,15 @@ impl Drop for Handle {
     }
 }
 
-/// Lists of open objects that are locked on their own; a power of two.
+/// Shards of open objects, each with its own lock; a power of two.
 const SHARDS: usize = 16;
-/// Locks for opening, making and destroying objects; a power of two.
+/// Locks for opening, creating and destroying objects; a power of two.
 const STRIPES: usize = 256;
 
 #[derive(Default)]
 struct Shard {
     by_object: HashMap<Fid, usize>,
-    /// Handles in no order; `hand` goes round to find one that was not used since it came by last (CLOCK).
+    /// Handles in no order; `hand` circulates to find one unused since its last pass (CLOCK).
     entries: Vec<Entry>,
     hand: usize,
 }
@@ -156,7 +158,7 @@ struct Entry {
     was_used: bool,
 }
 
-/// The objects that are open.
+/// The set of open objects.
 pub(super) struct Handles {
     shards: Vec<Mutex<Shard>>,
     stripes: Vec<Mutex<()>>,
@@ -184,7 +186,7 @@ impl Handles {
         &self.shards[hash(object) % SHARDS]
     }
 
-    /// The handle of an object that is open.
+    /// Returns the handle of an object that is open.
     pub(super) fn get(&self, object: Fid) -> Option<Arc<Handle>> {
         let mut shard = self.shard(object).lock();
         let index = *shard.by_object.get(&object)?;
@@ -193,7 +195,7 @@ impl Handles {
         Some(entry.handle.clone())
     }
 
-    /// Adds a handle. The caller holds [`Handles::lock`] for the object and has seen that it is not open.
+    /// Adds a handle. The caller holds [`Handles::lock`] for the object and has checked that it is not open.
     pub(super) fn insert(&self, handle: Handle) -> Arc<Handle> {
         let handle = Arc::new(handle);
         self.opens.fetch_add(1, Ordering::Relaxed);
@@ -208,14 +210,14 @@ impl Handles {
         handle
     }
 
-    /// Takes a handle out. The caller holds [`Handles::lock`] for the object.
+    /// Removes a handle. The caller holds [`Handles::lock`] for the object.
     pub(super) fn remove(&self, object: Fid) -> Option<Arc<Handle>> {
         let mut shard = self.shard(object).lock();
         let index = shard.by_object.get(&object).copied()?;
         Some(shard.remove(index))
     }
 
-    /// Closes what nobody uses now, to get descriptors back.
+    /// Closes unused files, to free descriptors.
     pub(super) fn shrink(&self) {
         for shard in &self.shards {
             let evicted: Vec<_> = {
@@ -226,13 +228,13 @@ impl Handles {
         }
     }
 
-    /// Keeps others from opening, making or destroying the object.
+    /// Keeps other threads from opening, creating or destroying the object.
     pub(super) fn lock(&self, object: Fid) -> MutexGuard<'_, ()> {
         self.stripe(stripe_of(object))
     }
 
-    /// Like [`Handles::lock`] for several objects at once; always in the same order, so that two callers cannot wait
-    /// for each other.
+    /// Like [`Handles::lock`] for several objects at once; always in the same order, so that two callers
+    /// cannot deadlock.
     pub(super) fn lock_all(&self, objects: &[Fid]) -> Vec<MutexGuard<'_, ()>> {
         let mut stripes: Vec<usize> = objects.iter().map(|&object| stripe_of(object)).collect();
         stripes.sort_unstable();
@@ -245,12 +247,12 @@ impl Handles {
         lock.try_lock().unwrap_or_else(|| nacre_env::blocking(|| lock.lock()))
     }
 
-    /// Objects opened so far.
+    /// Returns the number of objects opened so far.
     pub(super) fn opens(&self) -> u64 {
         self.opens.load(Ordering::Relaxed)
     }
 
-    /// Objects open now.
+    /// Returns the number of open objects.
     pub(super) fn count(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().entries.len() as u64).sum()
     }
@@ -270,13 +272,14 @@ impl Shard {
         entry.handle
     }
 
-    /// Takes out a handle that nobody holds and that was not used lately; `None` if all are held.
+    /// Removes a handle that has no holder and was not used recently; `None` if all are held.
     fn evict(&mut self) -> Option<Arc<Handle>> {
         for _ in 0..self.entries.len() * 2 {
             self.hand = if self.hand + 1 < self.entries.len() { self.hand + 1 } else { 0 };
             let entry = &mut self.entries[self.hand];
-            // Only this list hands out handles to those who write, and it is locked: a count of one stays one. What is reserved ahead is
-            // given back before: closing would do that while somebody who opens the object anew writes behind its end.
+            // Only this list hands out handles to writers, and it is locked: a count of one stays one.
+            // Reserved space is released before: closing would release it while a writer that reopens the
+            // object writes after its end.
             if Arc::strong_count(&entry.handle) == 1
                 && !std::mem::take(&mut entry.was_used)
                 && !entry.handle.holds_space()
@@ -288,18 +291,19 @@ impl Shard {
     }
 }
 
-/// Descriptors of a process per object that may be open: an object can have two, and other parts of the process, such as
-/// further stores, need some too.
+/// Descriptors of a process per object that may be open: an object can have two, and other parts of the
+/// process, such as further stores, need some too.
 const DESCRIPTORS_PER_OBJECT: u64 = 4;
 
-/// Objects that may be open in view of what this process may have, and no more than wanted.
+/// Returns the number of objects that may be open within the descriptor limit of this process, at most
+/// `wanted`.
 pub(super) fn open_files_allowed(wanted: usize) -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     wanted.min(usize::try_from(limit / DESCRIPTORS_PER_OBJECT).unwrap_or(usize::MAX)).max(64)
 }
 
 impl Handle {
-    /// Starts write-out if a stream of writes has left enough behind.
+    /// Starts write-out if a stream of writes has left enough dirty data.
     pub(super) fn note_write(&self, offset: u64, len: u64, threshold: u64) {
         let range = self.writes.lock().on_write(offset, len, threshold);
         if let Some(range) = range {
@@ -307,7 +311,7 @@ impl Handle {
         }
     }
 
-    /// What is to be fetched now for a reader that will soon ask for `ahead` bytes more.
+    /// Returns the range to fetch for a reader that will soon request `ahead` bytes more.
     pub(super) fn note_read(&self, offset: u64, len: u64, ahead: u32) -> Option<Range<u64>> {
         self.reads.lock().on_read(offset..offset.saturating_add(len), u64::from(ahead))
     }

@@ -1,4 +1,4 @@
-//! The calls of [`ObjectStore`] on a file store.
+//! Implements [`ObjectStore`] for a file store.
 
 use super::directory::path_error;
 use super::handle::Handle;
@@ -16,17 +16,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Writes of this many bytes are taken to wait: the kernel may throttle the writer while the disk catches up.
+/// Writes of this many bytes are assumed to block: the kernel may throttle the writer while the disk catches
+/// up.
 const WAITING_WRITE_MIN: usize = 128 << 10;
-/// A write that took longer than this has waited; all writes are taken to wait for [`CONGESTED_MS`] then. Above the step
-/// of the coarse clock.
+/// Milliseconds after which a write counts as having blocked; all writes are assumed to block for
+/// [`CONGESTED_MS`] then. Above the step of the coarse clock.
 const WAITED_MS: u64 = 8;
 /// See [`WAITED_MS`].
 const CONGESTED_MS: u64 = 1000;
 /// Objects destroyed in one transaction, with their locks held.
 const DESTROY_AT_ONCE: usize = 64;
 
-/// End of a range that an object can have.
+/// Returns the end of a range that an object can have.
 fn range_end(offset: u64, len: u64) -> Result<u64> {
     offset
         .checked_add(len)
@@ -50,7 +51,7 @@ fn errno_of(error: ObjectError) -> Errno {
 }
 
 fn attr_of(handle: &Handle) -> Result<ObjectAttr> {
-    // Locked, so that what is reserved does not change between two looks.
+    // Locked, so that the reserved space does not change between two reads.
     let ahead = handle.ahead.lock();
     let stat = handle.file.stat().map_err(|error| ObjectError::io("stat", handle.object, error))?;
     Ok(ObjectAttr {
@@ -72,7 +73,7 @@ impl FileStore {
         Err(ObjectError::NoSpace)
     }
 
-    /// Admits an allocation and returns the open object, made now if it does not exist.
+    /// Admits an allocation and returns the open object, created if it does not exist.
     fn open_to_allocate(&self, object: Fid, offset: u64, len: u64, now_ms: u64) -> Result<Arc<Handle>> {
         self.check_open()?;
         self.with_room(|| match self.find(object)? {
@@ -84,7 +85,7 @@ impl FileStore {
         })
     }
 
-    /// Does `work`, once more if there was no space until what is reserved ahead of streams was given back.
+    /// Does `work`, and again if there was no space until the space reserved ahead of streams was released.
     fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
         match work() {
             Err(error) if is_full(&error) && self.ahead.give_all_back() => work(),
@@ -92,7 +93,7 @@ impl FileStore {
         }
     }
 
-    /// Writes in turn with those who give space back.
+    /// Writes under the lock that excludes a release of reserved space.
     fn write_in_turn(
         &self,
         handle: &Arc<Handle>,
@@ -115,7 +116,7 @@ impl FileStore {
         result
     }
 
-    /// Writes all that there is space for, also that which is reserved ahead of streams.
+    /// Writes as much as there is space for, including the space reserved ahead of streams.
     fn write_with_room(
         &self,
         handle: &Arc<Handle>,
@@ -139,7 +140,7 @@ impl FileStore {
         }
     }
 
-    /// Writes what was admitted; `now_ms` is [`ops::coarse_ms`].
+    /// Writes an admitted range; `now_ms` is [`ops::coarse_ms`].
     fn write_admitted(&self, handle: &Arc<Handle>, offset: u64, data: &[u8], now_ms: u64) -> Result<usize> {
         let write = || self.write_with_room(handle, offset, data, now_ms);
         let is_waiting =
@@ -154,7 +155,7 @@ impl FileStore {
         Ok(written)
     }
 
-    /// Zeroes where the file system has no operation for it.
+    /// Zeroes a range where the file system has no operation for it.
     fn zero_by_punching(
         &self,
         handle: &Handle,
@@ -194,7 +195,7 @@ impl ObjectStore for FileStore {
 
     fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], ahead: u32) -> Result<usize> {
         if buffer.is_empty() || range_end(offset, buffer.len() as u64).is_err() {
-            // Nothing can be there.
+            // No data can be there.
             let end = nacre_types::limits::FILE_SIZE_MAX;
             if buffer.is_empty() || offset >= end {
                 return Ok(0);
@@ -271,7 +272,7 @@ impl ObjectStore for FileStore {
         };
         self.with_room(|| {
             let _alone = handle.alone();
-            // What the caller allocates behind the end is to stay.
+            // Space that the caller allocates after the end must stay.
             self.ahead.give_back_alone(&handle);
             if let (Some(sums), Fallocate::Punch | Fallocate::Zero { .. }) = (&self.sums, how) {
                 sums.before_punch(&handle, offset..offset + len)?;
@@ -326,7 +327,8 @@ impl ObjectStore for FileStore {
         for some in objects.chunks(DESTROY_AT_ONCE) {
             count += self.destroy_some(some)?;
         }
-        // Also if nothing was there: a resend must not be confirmed before the first one's removal is durable.
+        // Also if no object existed: a resend must not be confirmed before the removal by the original
+        // request is durable.
         nacre_env::blocking(|| self.index.sync(self.index.last_transno()))?;
         Ok(count)
     }
@@ -409,7 +411,7 @@ impl Advise for FileStore {
                 Ok(())
             }
             Advice::DontNeed => {
-                // Pages that are not written out would stay.
+                // Dirty pages would stay in the cache.
                 self.sync_handle(&handle)?;
                 let dropped = handle.file.drop_pages(offset, len);
                 dropped.map_err(|error| ObjectError::io("advise", object, error))
@@ -426,7 +428,7 @@ impl SetMtime for FileStore {
     }
 }
 
-/// As far as the local file system tells.
+/// As far as the local file system reports extents.
 impl Extents for FileStore {
     fn extents(&self, object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
         let Some(handle) = self.find(object)? else { return Ok(Some(Vec::new())) };

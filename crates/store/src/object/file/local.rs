@@ -1,7 +1,7 @@
 //! The directory of slot files and the files in it, on a local file system.
 //!
-//! All that a store does to its slot files goes through here: each call is one of the kernel, repeated if a signal ended it. Tests
-//! put files in memory below it, of which a power cut loses what was not synced.
+//! All operations of a store on its slot files go through this module: each is one system call, repeated if a
+//! signal interrupted it. Tests substitute files in memory, of which a power cut loses unsynced data.
 
 use super::ops::retry;
 #[cfg(test)]
@@ -17,27 +17,27 @@ use std::path::Path;
 
 type Result<T> = std::result::Result<T, Errno>;
 
-/// Largest piece that the kernel fetches for one advice on any device: its read-ahead window may be smaller than the
-/// piece asked for, and the rest would be dropped in silence.
+/// Largest piece that the kernel fetches for one advice on any device: its read-ahead window may be smaller
+/// than the requested piece, and the rest would be dropped without an error.
 const FETCH_PIECE: u64 = 512 << 10;
 /// Makes a range a hole; the size stays.
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
-/// What is known of a file without reading it.
+/// Attributes of a file, read without its data.
 #[derive(Clone, Copy)]
 pub(super) struct FileStat {
     /// Size in bytes.
     pub(super) size: u64,
-    /// Space that it takes, in units of 512 bytes.
+    /// Allocated space, in units of 512 bytes.
     pub(super) blocks: u64,
     /// Time of its last change.
     pub(super) mtime: Timestamp,
-    /// It is a file, and nothing else of the same name.
+    /// It is a regular file, not another kind of entry with the same name.
     pub(super) is_file: bool,
 }
 
 impl FileStat {
-    /// True if a file holds neither bytes nor space.
+    /// Whether a file has neither bytes nor space.
     pub(super) fn is_empty(&self) -> bool {
         self.size == 0 && self.blocks == 0
     }
@@ -62,8 +62,8 @@ pub(super) enum SlotFile {
 }
 
 impl SlotFile {
-    /// Its descriptor; `None` of a file that the kernel does not have. What goes through it alone is advice, or may fail on any file
-    /// system.
+    /// Returns its descriptor; `None` for a file unknown to the kernel. Operations through the descriptor
+    /// alone are advice, or may fail on any file system.
     pub(super) fn kernel(&self) -> Option<BorrowedFd<'_>> {
         match self {
             SlotFile::Kernel(fd) => Some(fd.as_fd()),
@@ -72,7 +72,7 @@ impl SlotFile {
         }
     }
 
-    /// Writes at `offset`, some of `data` at least.
+    /// Writes at `offset`, at least a part of `data`.
     fn write(&self, offset: u64, data: &[u8]) -> Result<usize> {
         match self {
             SlotFile::Kernel(fd) => retry(|| rustix::io::pwrite(fd, data, offset)),
@@ -81,7 +81,7 @@ impl SlotFile {
         }
     }
 
-    /// Reads at `offset` and returns how much; 0 at the end.
+    /// Reads at `offset` and returns the number of bytes; 0 at the end.
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         match self {
             SlotFile::Kernel(fd) => retry(|| rustix::io::pread(fd, &mut *buffer, offset)),
@@ -90,7 +90,8 @@ impl SlotFile {
         }
     }
 
-    /// Reads what is in the page cache, without waiting: `EAGAIN` if that is nothing, `EOPNOTSUPP` if the file system cannot say.
+    /// Reads from the page cache, without waiting: `EAGAIN` if nothing is cached, `EOPNOTSUPP` if the file
+    /// system does not support it.
     pub(super) fn read_cached(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         match self {
             SlotFile::Kernel(fd) => {
@@ -102,7 +103,7 @@ impl SlotFile {
         }
     }
 
-    /// Writes at `offset` and returns how much: all, unless the disk ran full after a part.
+    /// Writes at `offset` and returns the number of bytes: all, unless the disk became full after a part.
     pub(super) fn write_most(&self, offset: u64, data: &[u8]) -> Result<usize> {
         let mut done = 0;
         while done < data.len() {
@@ -152,12 +153,13 @@ impl SlotFile {
         }
     }
 
-    /// Makes a range zeros and frees its space; the size stays.
+    /// Zeroes a range and frees its space; the size stays.
     pub(super) fn punch(&self, offset: u64, len: u64) -> Result<()> {
         self.allocate(PUNCH, offset, len)
     }
 
-    /// Empties it. Space that was allocated beyond its end goes too, which a truncation to the size it has may leave.
+    /// Empties the file. Also frees space allocated beyond its end, which a truncation to its current size
+    /// may leave.
     pub(super) fn empty(&self) -> Result<()> {
         let stat = self.stat()?;
         if stat.is_empty() {
@@ -187,7 +189,7 @@ impl SlotFile {
         }
     }
 
-    /// The next data or hole; `ENXIO` at the end.
+    /// Returns the next data or hole; `ENXIO` at the end.
     pub(super) fn seek(&self, from: SeekFrom) -> Result<u64> {
         match self {
             SlotFile::Kernel(fd) => fs::seek(fd, from),
@@ -208,7 +210,8 @@ impl SlotFile {
         }
     }
 
-    /// Is every byte of `[offset, offset + len)` allocated already, so that writing there needs no space?
+    /// Whether every byte of `[offset, offset + len)` is allocated already, so that writing there needs no
+    /// space.
     pub(super) fn is_allocated(&self, offset: u64, len: u64) -> bool {
         let end = offset + len;
         match self.seek(SeekFrom::Hole(offset)) {
@@ -218,12 +221,13 @@ impl SlotFile {
         }
     }
 
-    /// Whether anything is allocated at or behind `offset`; `None` if the file system cannot tell.
+    /// Whether anything is allocated at or after `offset`; `None` if the file system cannot report it.
     pub(super) fn has_more(&self, offset: u64) -> Option<bool> {
         fiemap::has_more(self.kernel()?, offset)
     }
 
-    /// Starts to write dirty pages of a range out, without waiting for them. Advice only: a failure shows at the next sync.
+    /// Starts to write out dirty pages of a range, without waiting for them. Advice only: a failure is
+    /// reported by the next sync.
     pub(super) fn start_write_out(&self, start: u64, end: u64) {
         let Some(fd) = self.kernel() else { return };
         // SAFETY: the descriptor is open for the length of the call; no memory is passed.
@@ -249,7 +253,7 @@ impl SlotFile {
         }
     }
 
-    /// Takes what is durable of a range out of the page cache; a length of 0 is all that follows.
+    /// Drops the durable pages of a range from the page cache; a length of 0 means up to the end.
     pub(super) fn drop_pages(&self, offset: u64, len: u64) -> Result<()> {
         let Some(fd) = self.kernel() else { return Ok(()) };
         fs::fadvise(fd, offset, NonZeroU64::new(len), Advice::DontNeed)
@@ -264,7 +268,7 @@ pub(super) enum Tree {
 }
 
 impl Tree {
-    /// Opens a directory, making it first if `make` is on.
+    /// Opens a directory, creating it first if `make` is on.
     pub(super) fn open(path: &Path, make: bool) -> Result<Tree> {
         if make {
             make_directory(fs::CWD, path)?;
@@ -272,7 +276,7 @@ impl Tree {
         open_directory(fs::CWD, path).map(Tree::Kernel)
     }
 
-    /// Its descriptor, as [`SlotFile::kernel`].
+    /// Returns its descriptor, as [`SlotFile::kernel`].
     pub(super) fn kernel(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Tree::Kernel(fd) => Some(fd.as_fd()),
@@ -281,7 +285,7 @@ impl Tree {
         }
     }
 
-    /// Opens the file at `path` below; `ENOENT` if there is none and `flags` do not make it.
+    /// Opens the file at `path` below; `ENOENT` if it does not exist and `flags` do not create it.
     pub(super) fn open_file(&self, path: &str, flags: OFlags) -> Result<SlotFile> {
         match self {
             Tree::Kernel(fd) => {
@@ -293,7 +297,7 @@ impl Tree {
         }
     }
 
-    /// What is known of the file at `path` below; `None` if there is none.
+    /// Returns the attributes of the file at `path` below; `None` if it does not exist.
     pub(super) fn stat(&self, path: &str) -> Result<Option<FileStat>> {
         let found = match self {
             Tree::Kernel(fd) => fs::statat(fd, path, AtFlags::SYMLINK_NOFOLLOW).map(FileStat::from),
@@ -306,7 +310,7 @@ impl Tree {
         }
     }
 
-    /// Makes a directory below, unless it is there.
+    /// Creates a directory below, unless it exists.
     pub(super) fn make_directory(&self, name: &str) -> Result<()> {
         match self {
             Tree::Kernel(fd) => make_directory(fd.as_fd(), Path::new(name)),
@@ -315,7 +319,7 @@ impl Tree {
         }
     }
 
-    /// Names in a directory below; `None` if there is no such directory.
+    /// Returns the names in a directory below; `None` if it does not exist.
     pub(super) fn names(&self, name: &str) -> Result<Option<Vec<Vec<u8>>>> {
         match self {
             Tree::Kernel(fd) => match open_directory(fd.as_fd(), Path::new(name)) {
@@ -357,7 +361,7 @@ impl Tree {
         }
     }
 
-    /// Room on its file system.
+    /// Returns the space on its file system.
     pub(super) fn space(&self) -> Result<StatVfs> {
         match self {
             Tree::Kernel(fd) => fs::fstatvfs(fd),
@@ -366,14 +370,14 @@ impl Tree {
         }
     }
 
-    /// Size of its file system in bytes.
+    /// Returns the size of its file system in bytes.
     pub(super) fn total(&self) -> Result<u64> {
         let stat = self.space()?;
         Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
     }
 }
 
-/// Names in a directory, without `.` and `..`.
+/// Returns the names in a directory, without `.` and `..`.
 pub(super) fn names(fd: impl AsFd) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     for entry in fs::Dir::read_from(fd.as_fd())? {

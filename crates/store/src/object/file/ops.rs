@@ -1,9 +1,9 @@
-//! System calls with the retries that they need.
+//! System calls, with retries.
 
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 
-/// Repeats a call that a signal ended, unless the request that this thread serves was called off.
+/// Repeats a call that a signal interrupted, unless the request that this thread serves was cancelled.
 pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {
@@ -26,7 +26,8 @@ pub(super) fn write_all(fd: BorrowedFd<'_>, mut offset: u64, mut data: &[u8]) ->
     Ok(())
 }
 
-/// Milliseconds of a monotonic clock that is cheap to read and moves in steps of a few milliseconds.
+/// Returns the milliseconds of a monotonic clock that is cheap to read and advances in steps of a few
+/// milliseconds.
 pub(in crate::object) fn coarse_ms() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000

@@ -1,4 +1,4 @@
-//! What opening a store does beyond reading its header: learning which slots are taken, and cleaning up after a crash.
+//! Opening a store beyond reading its header: finding the slots in use, and cleaning up after a crash.
 
 use super::slots::Slots;
 use crate::meta::MetaStore;
@@ -9,20 +9,20 @@ use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 
-/// Missing files in a row after which no more are looked for beyond the slots that are known: a crash can lose the making
-/// of some files, not of this many with later ones kept.
+/// Consecutive missing files after which the search beyond the known slots ends: a crash can lose the
+/// creation of some files, not of this many while later ones are kept.
 const MISSING_MAX: u32 = 4096;
 
-/// What the index says of slots.
+/// Slots according to the index.
 #[derive(Default)]
 pub(super) struct Known {
-    /// Records of objects.
+    /// Number of object records.
     pub(super) objects: u64,
-    /// Slots that it gives to two objects: damage.
+    /// Slots that it assigns to two objects: damage.
     pub(super) shared_slots: HashSet<u32>,
 }
 
-/// Reads the index to learn which slots have owners.
+/// Reads the index to find the slots with owners.
 pub(super) fn load(index: &MetaStore, slots: &Slots, dir: &Path) -> Result<Known> {
     let mut known = Known::default();
     let mut damaged = 0u64;
@@ -44,7 +44,8 @@ pub(super) fn load(index: &MetaStore, slots: &Slots, dir: &Path) -> Result<Known
     Ok(known)
 }
 
-/// After a crash: empties every file that has no owner, so that each free slot is empty, durably. How many held something.
+/// Empties, after a crash, every file without owner, so that each free slot is empty, durably. Returns the
+/// number of files that held anything.
 pub(super) fn empty_unowned(slots: &Slots, dir: &Path) -> Result<u64> {
     let mut emptied = 0u64;
     let mut missing = 0;
@@ -66,7 +67,7 @@ pub(super) fn empty_unowned(slots: &Slots, dir: &Path) -> Result<u64> {
         let Some(next) = slot.checked_add(1) else { break };
         slot = next;
     }
-    // Emptied by the process that crashed, or just now: durable from here on.
+    // Files emptied by the process that crashed, or just now, are durably empty from here on.
     slots.tree().sync_all().map_err(|error| ObjectError::Path {
         action: "sync the file system of",
         path: dir.to_owned(),

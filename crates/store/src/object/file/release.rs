@@ -1,9 +1,9 @@
-//! Emptied files on their way back to the free slots.
+//! Return of emptied files to the free slots.
 //!
-//! A destroyed object's file is emptied at once, so that its space is free when the call returns. The slot may be used
-//! again only when the emptying is durable (and the removal of the record too), or a power cut could show old bytes
-//! under a new owner. One thread sees to that in the background, for many slots at a time. The same thread makes files in
-//! advance when few are free.
+//! A destroyed object's file is emptied at once, so that its space is free when the call returns. The slot
+//! may be reused only when the emptying is durable (and the removal of the record too), or a power cut could
+//! show old bytes under a new owner. One thread ensures that in the background, for many slots at a time. The
+//! same thread creates files in advance when few are free.
 
 use super::local::SlotFile;
 use super::slots::Slots;
@@ -17,24 +17,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long freed slots wait for more, so that one flush of the disk serves many.
+/// Time for which freed slots wait for more, so that one flush of the disk serves many.
 const GATHER: Duration = Duration::from_millis(100);
-/// Freed slots that wait no longer.
+/// Number of freed slots at which the wait ends.
 const GATHER_MAX: usize = 1024;
-/// Up to this many files are flushed one by one; beyond, the whole file system is.
+/// Number of files up to which each is flushed alone; for more, the whole file system is flushed.
 const SINGLE_MAX: usize = 8;
-/// Files that a store which was just opened makes in advance: each costs up to a millisecond of CPU time on some file systems,
-/// which whoever starts one and uses it should not pay for.
+/// Files that a store creates in advance after opening: each costs up to a millisecond of CPU time on some
+/// file systems, which should not delay the first use of a new store.
 const SPARE_FIRST: u32 = 32;
 
 #[derive(Default)]
 struct Queue {
     pending: Vec<u32>,
-    /// Slots that the thread works on now.
+    /// Slots that the thread is processing.
     in_work: usize,
-    /// Somebody waits: do not gather.
+    /// A caller waits: do not gather.
     is_urgent: bool,
-    /// Few files are free.
+    /// Few free files are left: create more.
     wants_spare: bool,
     is_stopping: bool,
 }
@@ -44,18 +44,18 @@ enum Work {
     MakeSpare,
 }
 
-/// Brings emptied files back to the free slots.
+/// Returns emptied files to the free slots.
 pub struct Releaser {
     slots: Arc<Slots>,
     index: Arc<MetaStore>,
     reserve: Arc<Reserve>,
     queue: Mutex<Queue>,
     changed: Condvar,
-    /// Free files that are made in advance, at most.
+    /// Maximum number of free files that are created in advance.
     spare_files: u32,
-    /// Free files that are made in advance now: grows with each time that half of them were taken.
+    /// Current number of free files to create in advance: grows each time that half of them were taken.
     spare_now: AtomicU32,
-    /// Slots that were lost until the next start because their emptying failed.
+    /// Slots lost until the next start because their emptying failed.
     lost: AtomicU64,
 }
 
@@ -88,7 +88,7 @@ impl Releaser {
         nacre_env::thread::Builder::new().name("ost-release".into()).spawn(move || releaser.run())
     }
 
-    /// Empties the file of a slot whose owner was destroyed, and has it made durable.
+    /// Empties the file of a slot whose owner was destroyed, and queues it to be made durable.
     pub(super) fn release(&self, slot: u32, file: &SlotFile) {
         if let Err(error) = nacre_env::blocking(|| file.empty()) {
             self.lose(slot, error);
@@ -102,16 +102,16 @@ impl Releaser {
         }
     }
 
-    /// A slot cannot be emptied: nobody gets it before the next start, which tries again.
+    /// Withdraws a slot that cannot be emptied: it is not reused before the next start, which tries again.
     pub(super) fn lose(&self, slot: u32, error: rustix::io::Errno) {
         self.lost.fetch_add(1, Ordering::Relaxed);
         log::error!("cannot empty {}: {error}; the next start tries again", self.slots.path(slot).display());
     }
 
-    /// A slot was taken and `free_left` are left: makes more if those are few.
+    /// Notes that a slot was taken and `free_left` remain: creates more if these are few.
     pub(super) fn note_taken(&self, free_left: u32) {
         let now = self.spare_now.load(Ordering::Relaxed);
-        // Only one of the calls on the way down finds the mark, so that few touch the lock.
+        // Only one of the calls on the way down hits the mark, so that few touch the lock.
         if now > 0 && free_left == now / 2 {
             self.spare_now.store(now.saturating_mul(2).min(self.spare_files), Ordering::Relaxed);
             self.queue.lock().wants_spare = true;
@@ -129,8 +129,8 @@ impl Releaser {
         }
     }
 
-    /// Waits until the space of all objects destroyed so far is there for others, in every state that a power cut can leave. False if
-    /// that took longer than until the deadline. What only the next start can free is not waited for.
+    /// Waits until the space of all objects destroyed so far is reusable, in every state that a power cut can
+    /// leave. False if the deadline passed before. Space that only the next start can free is not waited for.
     pub fn drain_until(&self, deadline: Instant) -> bool {
         let mut queue = self.queue.lock();
         while !queue.pending.is_empty() || queue.in_work > 0 {
@@ -143,19 +143,19 @@ impl Releaser {
         true
     }
 
-    /// Ends the thread when the queue is empty.
+    /// Stops the thread when the queue is empty.
     pub(super) fn stop(&self) {
         self.queue.lock().is_stopping = true;
         self.changed.notify_all();
     }
 
-    /// Slots that are not free yet, and those lost until the next start.
+    /// Returns the number of slots that are not free yet, and of those lost until the next start.
     pub(super) fn pending(&self) -> u64 {
         let queue = self.queue.lock();
         (queue.pending.len() + queue.in_work) as u64 + self.lost()
     }
 
-    /// Slots whose emptying failed.
+    /// Returns the number of slots whose emptying failed.
     pub(super) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -190,7 +190,7 @@ impl Releaser {
             queue.is_stopping || queue.is_urgent
         };
         if let Err(error) = self.slots.make_spare(self.spare_now.load(Ordering::Relaxed), is_enough) {
-            // New objects make their own, and tell their clients if they cannot.
+            // New objects create their own, and report to their clients if they cannot.
             log::info!("no files could be made in advance: {error}");
         }
     }
@@ -220,7 +220,8 @@ impl Releaser {
     }
 
     fn persist(&self, slots: &[u32]) -> crate::object::Result<()> {
-        // The removal of the records first: a slot must have no owner in any state that a power cut can leave.
+        // The removal of the records first: a slot must have no owner in any state that a power cut can
+        // leave.
         self.index.sync(self.index.last_transno())?;
         let fail = |error: rustix::io::Errno| crate::object::ObjectError::Path {
             action: "flush freed files below",

@@ -1,12 +1,14 @@
-//! Slot files: the files that hold objects, used again and again.
+//! Slot files: the files that hold objects, reused by one object after another.
 //!
-//! Slot `n` is the file `objects/XX/NNNNNN`: XX the bits 8 to 15 of n, NNNNNN all of n, both in hexadecimal, so that files
-//! made together lie together and few directories have to be synced for them. Files are
-//! never unlinked: on file systems without a journal, making a file after many were unlinked is very slow (ext4 scans
-//! past the inodes that were deleted in the last minutes), and a warm inode is cheaper anyway.
+//! Slot `n` is the file `objects/XX/NNNNNN`: XX the bits 8 to 15 of n, NNNNNN all of n, both in hexadecimal,
+//! so that files created together are stored together and few directories have to be synced for them. Files
+//! are never unlinked: on file systems without a journal, creating a file after many were unlinked is very
+//! slow (ext4 scans past the inodes that were deleted in the last minutes), and a warm inode is cheaper
+//! anyway.
 //!
-//! A slot is *busy* from the moment it is taken for an object until its file is empty again, durably. So a free slot never
-//! holds bytes that a new owner could show, whatever part of recent changes a power cut undoes.
+//! A slot is *busy* from the moment it is taken for an object until its file is empty again, durably. So a
+//! free slot never holds bytes that a new owner could show, whatever part of recent changes a power cut
+//! undoes.
 
 use super::local::{FileStat, SlotFile, Tree};
 use crate::object::{ObjectError, Result};
@@ -18,52 +20,52 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Directories that slot files are spread over.
+/// Number of directories that slot files are spread over.
 pub(super) const SLOT_DIRECTORIES: u32 = 256;
-/// Recently freed slots that are kept at hand; their inodes are warm.
+/// Recently freed slots that are preferred for reuse; their inodes are warm.
 const RECENT_MAX: usize = 4096;
 
-/// Name of a slot's file inside its directory.
+/// Returns the name of a slot's file inside its directory.
 pub(super) fn file_name(slot: u32) -> String {
     format!("{slot:06x}")
 }
 
-/// The directory that holds a slot's file.
+/// Returns the directory of a slot's file.
 fn directory_of(slot: u32) -> u32 {
     (slot >> 8) % SLOT_DIRECTORIES
 }
 
-/// Path of a slot's file below the directory of objects.
+/// Returns the path of a slot's file below the directory of objects.
 fn relative_path(slot: u32) -> String {
     format!("{:02x}/{slot:06x}", directory_of(slot))
 }
 
-/// Name of slot directory `index`.
+/// Returns the name of slot directory `index`.
 pub(super) fn directory_name(index: u32) -> String {
     format!("{index:02x}")
 }
 
-/// The slot that a file in directory `index` stands for; `None` if no slot has that name there.
+/// Returns the slot of a file in directory `index`; `None` if no slot has that name there.
 pub(super) fn parse_name(index: u32, name: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(name).ok()?;
     let slot = u32::from_str_radix(text, 16).ok()?;
     (directory_of(slot) == index && file_name(slot) == text).then_some(slot)
 }
 
-/// Which slots are in use.
+/// Slots in use.
 #[derive(Default)]
 struct Map {
-    /// A bit per slot below `end`, set if busy.
+    /// Bitmap of the slots below `end`, set if busy.
     busy: Vec<u64>,
-    /// Slots from here on were never used as far as is known.
+    /// First slot that was never used as far as is known.
     end: u32,
-    /// Clear bits below `end`.
+    /// Number of clear bits below `end`.
     free: u32,
-    /// No clear bit in words below this.
+    /// Word below which no bit is clear.
     search_from: usize,
-    /// Slots freed lately, newest last; one that was taken meanwhile by a search is busy again.
+    /// Recently freed slots, newest last; a slot that a search took meanwhile is busy again.
     recent: Vec<u32>,
-    /// Free slots whose file was made in advance, so that its name may not be durable.
+    /// Free slots whose file was created in advance, so that its name may not be durable.
     made: HashSet<u32>,
 }
 
@@ -130,40 +132,40 @@ impl Map {
     }
 }
 
-/// A slot that was taken for a new owner.
+/// A slot taken for a new owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Taken {
     pub(super) slot: u32,
-    /// Its file has probably been made.
+    /// Its file probably exists.
     pub(super) has_file: bool,
-    /// Its file was made in advance, and its name may not be durable.
+    /// Its file was created in advance, and its name may not be durable.
     pub(super) is_new: bool,
     /// Free slots left.
     pub(super) free_left: u32,
 }
 
-/// A file that was opened for a new owner.
+/// A file opened for a new owner.
 pub(super) struct FreshFile {
     pub(super) file: SlotFile,
-    /// The file was made lately: its name may not be durable.
+    /// The file was created recently: its name may not be durable.
     pub(super) is_new: bool,
 }
 
 /// The slot files of one store.
 pub(super) struct Slots {
     root: PathBuf,
-    /// How files are opened.
+    /// Open flags of files.
     access: OFlags,
     tree: Tree,
     map: Mutex<Map>,
     files_made: AtomicU64,
-    /// By directory: it was made since the store was opened, so its name may not be durable.
+    /// By directory: it was created since the store was opened, so its name may not be durable.
     is_unsure: [AtomicBool; SLOT_DIRECTORIES as usize],
 }
 
 impl Slots {
-    /// The slot files below a directory. Those in between are made when they are first needed: all at once they would be most of the
-    /// work of making a store.
+    /// Creates the set of slot files below a directory. Directories in between are created on first use: all
+    /// at once they would be most of the work of creating a store.
     pub(super) fn new(root: PathBuf, tree: Tree, read_only: bool) -> Slots {
         Slots {
             root,
@@ -175,7 +177,7 @@ impl Slots {
         }
     }
 
-    /// The directory above all slot files.
+    /// Returns the directory above all slot files.
     pub(super) fn tree(&self) -> &Tree {
         &self.tree
     }
@@ -192,27 +194,27 @@ impl Slots {
         Ok(())
     }
 
-    /// Attributes of a slot's file; `None` if there is none.
+    /// Returns the attributes of a slot's file; `None` if it does not exist.
     pub(super) fn stat(&self, slot: u32) -> std::result::Result<Option<FileStat>, Errno> {
         self.tree.stat(&relative_path(slot))
     }
 
-    /// Path of a slot's file, for messages.
+    /// Returns the path of a slot's file, for messages.
     pub(super) fn path(&self, slot: u32) -> PathBuf {
         self.root.join(relative_path(slot))
     }
 
-    /// Path of the directory above all slot files, for messages.
+    /// Returns the path of the directory above all slot files, for messages.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Path of a slot directory, for messages.
+    /// Returns the path of a slot directory, for messages.
     pub(super) fn directory_path(&self, index: u32) -> PathBuf {
         self.root.join(directory_name(index))
     }
 
-    /// Notes that a slot has an owner; used while the index is read. Returns false if it had one already.
+    /// Marks a slot as owned; used while the index is read. Returns false if it had an owner already.
     pub(super) fn claim(&self, slot: u32) -> bool {
         let mut map = self.map.lock();
         let first = !map.is_busy(slot);
@@ -225,7 +227,8 @@ impl Slots {
         self.map.lock().take()
     }
 
-    /// Makes files in advance until `wanted` slots are free, or `is_enough` says so; their names are durable then.
+    /// Creates files in advance until `wanted` slots are free, or `is_enough` returns true; their names are
+    /// durable then.
     pub(super) fn make_spare(&self, wanted: u32, is_enough: impl Fn() -> bool) -> Result<()> {
         let mut made = Vec::new();
         let mut result = Ok(());
@@ -262,13 +265,13 @@ impl Slots {
         result
     }
 
-    /// Gives slots back whose files are empty, durably.
+    /// Returns slots whose files are durably empty to the free ones.
     pub(super) fn give_back(&self, slots: &[u32]) {
         let mut map = self.map.lock();
         slots.iter().for_each(|&slot| map.set_free(slot));
     }
 
-    /// Gives a slot back that got no owner; its file, if it has one, was made lately if `is_new`.
+    /// Returns a slot that got no owner; its file, if it has one, was created recently if `is_new`.
     pub(super) fn give_back_unused(&self, slot: u32, is_new: bool) {
         let mut map = self.map.lock();
         if is_new {
@@ -277,32 +280,32 @@ impl Slots {
         map.set_free(slot);
     }
 
-    /// Is the slot without owner, and its file empty as far as is known?
+    /// Whether the slot has no owner, and its file is empty as far as is known.
     pub(super) fn is_free(&self, slot: u32) -> bool {
         !self.map.lock().is_busy(slot)
     }
 
-    /// One past the largest slot that was ever used as far as is known.
+    /// Returns the end of the range of slots that were ever used as far as is known.
     pub(super) fn end(&self) -> u32 {
         self.map.lock().end
     }
 
-    /// Slots below [`Slots::end`] that are free.
+    /// Returns the number of free slots below [`Slots::end`].
     pub(super) fn free_count(&self) -> u64 {
         u64::from(self.map.lock().free)
     }
 
-    /// Files made since the store was opened.
+    /// Returns the number of files created since the store was opened.
     pub(super) fn files_made(&self) -> u64 {
         self.files_made.load(Ordering::Relaxed)
     }
 
-    /// Opens the file of a slot; `ENOENT` if there is none.
+    /// Opens the file of a slot; `ENOENT` if it does not exist.
     pub(super) fn open_file(&self, slot: u32, extra: OFlags) -> std::result::Result<SlotFile, Errno> {
         self.tree.open_file(&relative_path(slot), self.access | extra)
     }
 
-    /// Opens the file of a slot that was just taken for `object`, making it if there is none.
+    /// Opens the file of a slot that was just taken for `object`, creating it if it does not exist.
     pub(super) fn open_fresh(&self, taken: Taken, object: Fid) -> Result<FreshFile> {
         let fail = |error| ObjectError::io("open file for new object", object, error);
         let make = || self.make_file(taken.slot);
@@ -315,7 +318,7 @@ impl Slots {
         }
         match self.open_file(taken.slot, OFlags::empty()) {
             Ok(file) => {
-                // Free slots are empty. One that was beyond the known end may be left over from before a power cut.
+                // Free slots are empty. One beyond the known end may have content from before a power cut.
                 if !file.stat().map_err(fail)?.is_empty() {
                     file.empty().map_err(fail)?;
                     nacre_env::blocking(|| file.sync()).map_err(fail)?;
@@ -327,7 +330,7 @@ impl Slots {
         }
     }
 
-    /// Makes the file of a slot, and its directory if that is missing.
+    /// Creates the file of a slot, and its directory if that is missing.
     fn make_file(&self, slot: u32) -> std::result::Result<SlotFile, Errno> {
         let flags = OFlags::CREATE | OFlags::EXCL;
         match self.open_file(slot, flags) {
@@ -335,7 +338,7 @@ impl Slots {
             other => return other,
         }
         let index = directory_of(slot);
-        // Before the directory can be seen: a thread that makes a file in it durable must know.
+        // Before the directory is visible: a thread that makes a file in it durable must know.
         self.is_unsure[index as usize].store(true, Ordering::Release);
         self.tree.make_directory(&directory_name(index))?;
         self.open_file(slot, flags)

@@ -1,7 +1,7 @@
-//! The reserve: how much writes may still allocate.
+//! The reserve: limits the space that writes may still allocate.
 //!
-//! Asking the file system before each write would cost more than the write, so a budget is drawn: part of what was
-//! available at the last look. Writes take from it; when it is used up or a second old, the next one looks again.
+//! A statfs before each write would cost more than the write, so writes draw on a budget: part of the space
+//! available at the last check. When it is used up or a second old, the next write checks again.
 
 use super::ops;
 use crate::object::Space;
@@ -9,13 +9,13 @@ use rustix::fs::{StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// Age in milliseconds at which a look at the file system is repeated, because others fill it too.
+/// Age in milliseconds at which the check of the file system is repeated, because other users fill it too.
 const LOOK_EVERY_MS: u64 = 1000;
-/// Share of the available space that a budget may use, as a divisor: others draw from it at the same time, and
-/// file systems need room for their own bookkeeping.
+/// Share of the available space that a budget may use, as a divisor: others allocate at the same time, and
+/// file systems need space for their own bookkeeping.
 const BUDGET_SHARE: u64 = 4;
 
-/// Admits or refuses writes by the space that is left.
+/// Admits or refuses writes by the free space.
 pub(in crate::object) struct Reserve {
     reserve_bytes: u64,
     /// Stores on this file system.
@@ -25,14 +25,14 @@ pub(in crate::object) struct Reserve {
 }
 
 impl Reserve {
-    /// A guard that keeps `reserve_bytes` free on a file system that `sharers` stores use.
+    /// Creates a guard that keeps `reserve_bytes` free on a file system that `sharers` stores use.
     pub(in crate::object) fn new(reserve_bytes: u64, sharers: u32) -> Reserve {
         let sharers = u64::from(sharers.max(1));
         Reserve { reserve_bytes, sharers, budget: AtomicI64::new(0), looked_ms: AtomicU64::new(0) }
     }
 
-    /// May `len` more bytes be allocated? `look` asks the file system, `now_ms` is [`ops::coarse_ms`]; `inside` tells how many bytes the store has room for in
-    /// space that it holds.
+    /// Whether `len` more bytes may be allocated. `look` queries the file system, `now_ms` is
+    /// [`ops::coarse_ms`]; `inside` returns the free bytes in space that the store holds.
     pub(in crate::object) fn admits(
         &self,
         look: impl FnOnce() -> Result<StatVfs, Errno>,
@@ -47,7 +47,7 @@ impl Reserve {
             self.budget.fetch_sub(len, Ordering::Relaxed);
             return true;
         }
-        // If the file system cannot tell, its own refusal has to do.
+        // If the file system cannot report its space, its own error has to suffice.
         let Ok(stat) = look() else { return true };
         let available = self.available(&stat, inside());
         self.looked_ms.store(now_ms, Ordering::Relaxed);
@@ -59,19 +59,20 @@ impl Reserve {
         true
     }
 
-    /// Forgets the budget, so that the next write looks again: space was freed.
+    /// Drops the budget, so that the next write checks again: space was freed.
     pub(in crate::object) fn look_again(&self) {
         self.looked_ms.store(ops::coarse_ms().wrapping_sub(LOOK_EVERY_MS), Ordering::Relaxed);
     }
 
-    /// Bytes that may be allocated, where `inside` are free in space that the store holds.
+    /// Returns the bytes that may be allocated, where `inside` are free in space that the store holds.
     pub(super) fn available(&self, stat: &StatVfs, inside: u64) -> u64 {
         let outside = stat.f_bavail.saturating_mul(stat.f_frsize);
         outside.saturating_add(inside).saturating_sub(self.reserve_bytes)
     }
 
-    /// Room as clients see it; `objects` exist and `free_slots` files are ready for more. `inside` bytes of the file system
-    /// count as free though the store holds them: they are reserved for streams of writes, or are free pages.
+    /// Returns the space as clients see it; `objects` exist and `free_slots` files are ready for more.
+    /// `inside` bytes of the file system count as free though the store holds them: they are reserved for
+    /// streams of writes, or are free pages.
     pub(in crate::object) fn space(
         &self,
         mut stat: StatVfs,
@@ -80,11 +81,11 @@ impl Reserve {
         inside: u64,
     ) -> Space {
         let inside = inside / stat.f_frsize.max(1);
-        // Both come from looks at different moments.
+        // The two values come from different moments.
         stat.f_bfree = stat.f_bfree.saturating_add(inside).min(stat.f_blocks);
         stat.f_bavail = stat.f_bavail.saturating_add(inside).min(stat.f_bfree);
         let available = self.available(&stat, 0);
-        // File systems that make inodes as they need them tell 0: then each needs at least a block.
+        // File systems that allocate inodes on demand report 0: then each needs at least a block.
         let inodes_free = if stat.f_files == 0 { available / stat.f_frsize.max(1) } else { stat.f_favail };
         let share = |bytes: u64| bytes / self.sharers;
         let objects_free = share(inodes_free).saturating_add(free_slots).min(u64::from(u32::MAX) - objects);

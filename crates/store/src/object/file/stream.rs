@@ -1,8 +1,8 @@
-//! What is known of the streams through one open object: when to start write-out, what to fetch ahead.
+//! State of the streams through one open object: when to start write-out, what to read ahead.
 
 use std::ops::Range;
 
-/// Writes since write-out was last started.
+/// Writes since the last start of write-out.
 #[derive(Default)]
 pub(super) struct WriteStream {
     start: u64,
@@ -13,7 +13,7 @@ pub(super) struct WriteStream {
 impl WriteStream {
     /// Notes a write; returns a range whose write-out should start now.
     ///
-    /// Only dense ranges: writes all over the object are left to the kernel, which sorts them better when it has more.
+    /// Only dense ranges: scattered writes are left to the kernel, which sorts them better when it has more.
     pub(super) fn on_write(&mut self, offset: u64, len: u64, threshold: u64) -> Option<Range<u64>> {
         let end = offset + len;
         if self.bytes == 0 {
@@ -32,17 +32,18 @@ impl WriteStream {
     }
 }
 
-/// What was asked to be fetched ahead of reads.
+/// Ranges already fetched ahead of reads.
 #[derive(Default)]
 pub(super) struct ReadStream {
     fetched: Range<u64>,
 }
 
-/// Smallest piece that is fetched at once: smaller ones would cost a system call per small read.
+/// Smallest piece that is fetched at once, in bytes: smaller ones would cost a system call per small read.
 const FETCH_MIN: u64 = 512 << 10;
 
 impl ReadStream {
-    /// Notes a read of `range` whose reader will soon ask for `ahead` bytes more; returns what to start fetching now.
+    /// Notes a read of `range` whose reader will soon request `ahead` bytes more; returns the range to start
+    /// fetching now.
     pub(super) fn on_read(&mut self, range: Range<u64>, ahead: u64) -> Option<Range<u64>> {
         let wanted = range.end..range.end.saturating_add(ahead);
         let continues = self.fetched.start <= range.end && range.end <= self.fetched.end;

@@ -1,17 +1,19 @@
-//! Checksums of data, 4 KiB each, of a store that was made with them.
+//! Checksums of data, 4 KiB each, of a store that was created with them.
 //!
-//! The index has a record of the known checksums of each MiB of an object. Data and records do not reach the disk together, so a record
-//! says only what no crash can make false:
+//! The index has a record of the known checksums of each MiB of an object. Data and records do not reach the
+//! disk together, so a record contains only checksums that no crash can invalidate:
 //!
-//! - before a block is written whose checksum is known, the record of its MiB is deleted, durably; the MiB is *unsettled* then;
-//! - an unsettled MiB is *settled* when it was synced and nobody has written to it since: the checksums of the blocks that were written
-//!   are computed from the page cache, those of the others are the old ones, and the record is put.
+//! - before a block with a known checksum is written, the record of its MiB is deleted, durably; the MiB is
+//!   *unsettled* then;
+//! - an unsettled MiB is *settled* when it was synced and not written since: the checksums of written blocks
+//!   are computed from the page cache, those of the others are kept, and the record is put.
 //!
-//! After a crash what was unsettled has no checksums until it is written again. A new object costs no sync until it is settled, which a
-//! thread does some time after the last write; overwriting what is settled costs one sync of the index for each MiB and period of writing.
+//! After a crash an unsettled MiB has no checksums until it is written again. A new object costs no sync
+//! until it is settled, which a thread does some time after the last write; overwriting a settled MiB costs
+//! one sync of the index for each MiB and period of writing.
 //!
-//! A read compares what has a record. Writes may go on beside it, so it looks again, with the object for itself, before it says that
-//! something is damaged.
+//! A read compares blocks that have a record. Writes may run concurrently, so it checks again, with the
+//! object locked exclusively, before it reports damage.
 
 use super::handle::Handle;
 use crate::meta::{Batch, MetaStore, Table};
@@ -28,32 +30,33 @@ use std::time::Duration;
 
 /// Checksums of data: FID in key form, number of the MiB, big-endian -> [`SumsRecord`].
 const SUMS: Table = Table(5);
-/// Bytes of which one record has the checksums.
+/// Bytes covered by one record.
 const CHUNK: u64 = SUM_BLOCK * SUMS_MAX as u64;
-/// Chunks that are settled in one transaction, with the object for itself.
+/// Chunks settled in one transaction, with the object locked exclusively.
 const SETTLED_AT_ONCE: usize = 8;
 /// Records that are deleted in one transaction.
 const DELETED_AT_ONCE: usize = 4096;
-/// Objects with unsettled chunks from which on writers settle their own, so that the number of open files stays bounded.
+/// Number of objects with unsettled chunks at which writers settle their own, so that the number of open
+/// files stays bounded.
 const WAITING_MAX: usize = 2048;
 
-/// Chunks of an open object that have no record because of writes.
+/// Chunks of an open object whose records were deleted because of writes.
 #[derive(Default)]
 pub(super) struct Unsettled {
     chunks: HashMap<u32, Chunk>,
-    /// When the first of them was written to.
+    /// Time of the first write to one of them.
     since: Option<Instant>,
-    /// Writes that have begun.
+    /// Writes begun so far.
     writes: u64,
 }
 
 #[derive(Default)]
 struct Chunk {
-    /// Checksums of blocks that were not written to.
+    /// Checksums of blocks that were not written.
     before: SumsRecord,
-    /// A bit per block that was written to.
+    /// Bitmap of the blocks that were written.
     written: [u64; SUMS_MAX / 64],
-    /// Number of the last write that has begun.
+    /// Number of the last write begun.
     last_write: u64,
 }
 
@@ -82,7 +85,7 @@ fn sum_of(block: &[u8]) -> u32 {
     crate::meta::crc32c(block)
 }
 
-/// The chunks that a range of bytes touches, with the blocks in each.
+/// Returns the chunks that a range of bytes touches, with the blocks in each.
 fn chunks_of(range: Range<u64>) -> impl Iterator<Item = (u32, Range<usize>)> {
     let first = range.start / CHUNK;
     let chunks = first..if range.is_empty() { first } else { range.end.div_ceil(CHUNK) };
@@ -121,10 +124,11 @@ impl Book {
         }
     }
 
-    /// Before a write, in its turn.
+    /// Prepares a write, under its lock.
     ///
     /// # Errors
-    /// [`ObjectError::Sum`] if a block that is written in part is damaged; those of the index. Nothing may be written then.
+    /// [`ObjectError::Sum`] if a partially written block is damaged; those of the index. Nothing may be
+    /// written then.
     pub(super) fn before_write(&self, handle: &Arc<Handle>, range: Range<u64>) -> Result<()> {
         let mut unsettled = handle.unsettled.lock();
         let (mut batch, mut begun) = (Batch::new(), Vec::new());
@@ -167,7 +171,7 @@ impl Book {
         Ok(())
     }
 
-    /// Blocks that a write changes in part must be what they were, or it would make damage pass for data.
+    /// Checks blocks that a write changes in part: otherwise the new checksum would hide their damage.
     fn check_edges(
         &self,
         handle: &Handle,
@@ -188,7 +192,7 @@ impl Book {
         Ok(())
     }
 
-    /// Whether the block at `offset` is what its checksum says.
+    /// Whether the block at `offset` matches its checksum.
     fn is_good(&self, handle: &Handle, offset: u64, sum: Option<u32>) -> Result<bool> {
         let Some(sum) = sum else { return Ok(true) };
         let mut block = [0; SUM_BLOCK as usize];
@@ -197,10 +201,10 @@ impl Book {
         Ok(sum_of(&block) == sum)
     }
 
-    /// Compares what was read from `offset` on.
+    /// Compares data that was read from `offset` on.
     ///
     /// # Errors
-    /// [`ObjectError::Sum`] if a block is not what was written.
+    /// [`ObjectError::Sum`] if a block does not match its checksum.
     pub(super) fn check_read(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
         for (chunk, blocks) in chunks_of(offset..offset + data.len() as u64) {
             let Some(record) = self.load(handle.object, chunk)? else { continue };
@@ -222,7 +226,7 @@ impl Book {
         Ok(())
     }
 
-    /// A write may have come between the data and the record.
+    /// Compares a block again: a write may have come between the reads of data and record.
     fn look_again(&self, handle: &Handle, chunk: u32, block: usize) -> Result<()> {
         let _alone = handle.alone();
         let at = u64::from(chunk) * CHUNK + block as u64 * SUM_BLOCK;
@@ -239,7 +243,7 @@ impl Book {
         }
     }
 
-    /// Compares all data of an object that has checksums; gives the offsets of damaged blocks to `found`.
+    /// Compares all data of an object that has checksums; passes the offsets of damaged blocks to `found`.
     pub(super) fn check_all(&self, handle: &Handle, found: &mut dyn FnMut(u64)) -> Result<()> {
         let object = handle.object;
         let mut chunks = Vec::new();
@@ -261,7 +265,8 @@ impl Book {
         Ok(())
     }
 
-    /// Before a range is made zeros or cut off, by who has the object alone. `u64::MAX` as the end: all that follows.
+    /// Prepares zeroing or truncating a range, for a caller that has the object locked exclusively.
+    /// `u64::MAX` as the end means up to the end of the object.
     ///
     /// # Errors
     /// As [`Book::before_write`].
@@ -282,7 +287,8 @@ impl Book {
         }
     }
 
-    /// Forgets the checksums of whole chunks; tells how many. Durable only with a later sync of the index.
+    /// Deletes the checksums of whole chunks; returns their number. Durable only with a later sync of the
+    /// index.
     fn forget(&self, object: Fid, range: Range<u64>) -> Result<usize> {
         let chunk_at = |offset: u64| u32::try_from(offset / CHUNK).unwrap_or(u32::MAX);
         let (from, to) = (key_of(object, chunk_at(range.start)), key_of(object, chunk_at(range.end)));
@@ -312,16 +318,16 @@ impl Book {
     /// Forgets an object that is to be destroyed; `handle` if it is open.
     pub(super) fn forget_object(&self, object: Fid, handle: Option<&Handle>) -> Result<()> {
         self.state.lock().waiting.remove(&object);
-        // Nobody may be about to put a record.
+        // No thread may be about to put a record.
         let _alone = handle.map(Handle::alone);
         handle.iter().for_each(|handle| handle.unsettled.lock().chunks.clear());
         self.forget(object, 0..u64::MAX).map(drop)
     }
 
-    /// Keeps the checksums of what was written before the call; `sync` makes the object durable.
+    /// Records the checksums of data written before the call; `sync` makes the object durable.
     pub(super) fn settle(&self, handle: &Handle, sync: impl FnOnce() -> Result<()>) -> Result<()> {
         let seen: Vec<(u32, u64)> = {
-            // What was begun has arrived.
+            // The lock waits for writes in progress.
             let _alone = handle.alone();
             handle.unsettled.lock().chunks.iter().map(|(chunk, state)| (*chunk, state.last_write)).collect()
         };
@@ -362,7 +368,7 @@ impl Book {
         nacre_env::thread::Builder::new().name("ost-sums".into()).spawn(move || book.run())
     }
 
-    /// Ends the thread, which settles what there is first.
+    /// Stops the thread, which settles all chunks first.
     pub(super) fn stop(&self) {
         self.state.lock().is_stopping = true;
         self.changed.notify_all();
@@ -385,7 +391,7 @@ impl Book {
         }
     }
 
-    /// Settles objects that were first written to so long ago; all if there are too many.
+    /// Settles objects whose first unsettled write is at least this old; all if there are too many.
     pub(super) fn settle_older_than(&self, age: Duration) {
         let waiting: Vec<Arc<Handle>> = self.state.lock().waiting.values().cloned().collect();
         let is_all = waiting.len() >= WAITING_MAX;
@@ -407,7 +413,7 @@ impl Book {
     }
 }
 
-/// The record of a chunk whose data is in the file.
+/// Returns the record of a chunk whose data is in the file.
 fn summed(handle: &Handle, chunk: u32, state: &Chunk) -> Result<SumsRecord> {
     let mut record = state.before.clone();
     let mut block_bytes = [0; SUM_BLOCK as usize];

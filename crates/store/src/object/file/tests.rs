@@ -116,11 +116,11 @@ fn who_waits_for_the_space_of_destroyed_objects_finds_it_free_or_is_let_go_in_ti
     store.destroy(&objects).unwrap();
     assert!(store.releaser.drain_until(now() + long));
     assert_eq!((store.stats().files_pending, store.stats().files_free), (0, 20));
-    // What could not be emptied is not on its way.
+    // A file that could not be emptied does not count as pending.
     store.releaser.lose(9, Errno::IO);
     assert!(store.releaser.drain_until(now() + long));
     assert_eq!(store.stats().files_pending, 1);
-    // Nobody works on what is given to this one: its thread was not started.
+    // Slots released to this one stay in its queue: its thread was not started.
     let idle = Releaser::new(store.slots.clone(), store.index.clone(), store.reserve.clone(), 0);
     idle.release(3, &store.slots.open_file(3, OFlags::RDWR).unwrap());
     assert!(!idle.drain_until(now() + std::time::Duration::from_millis(20)));
@@ -143,8 +143,8 @@ fn files_made_in_advance_are_used_and_made_again() {
         store.write(fid(oid), 0, b"data").unwrap();
         store.sync(fid(oid)).unwrap();
     }
-    // At 16 left, 64 are wanted. At half of those, 100: whether it comes to that depends on how many of the 60 were
-    // taken while the 64 were being made.
+    // At 16 left, 64 are requested. At half of those, 100: whether that happens depends on how many of the 60
+    // were taken while the 64 were being created.
     wait_until(|stats| stats.files_free > 32);
     assert_eq!(store.stats().objects, 60);
     store.reserve(SEQUENCE, 60).unwrap();

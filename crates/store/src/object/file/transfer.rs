@@ -1,14 +1,16 @@
-//! Moving bytes: through the page cache or around it.
+//! Transfers: through the page cache or by direct I/O.
 //!
-//! Why large writes go around it by default, measured on a virtual machine with 2 CPUs, 1 GiB in pieces of 1 MiB and a
-//! sync, each against the disk's own O_DIRECT speed (2.6-3.6 GB/s) in the same run: around the page cache 0.92-1.05; through
-//! it with early write-out 0.15-0.58 while the cache grows into memory that the host must first provide, up to 1.4 when the
-//! pages are warm; through it without early write-out 0.1, because the kernel throttles the writer. It also spares the
-//! CPU a copy. Reads go through the cache: fetched ahead they reach 1.0-1.6 of the disk's own speed when cold, and what is
-//! read again is there.
+//! Large writes bypass the cache by default for this reason, measured on a virtual machine with 2 CPUs, 1 GiB
+//! in pieces of 1 MiB and a sync, each against the disk's own O_DIRECT speed (2.6-3.6 GB/s) in the same run:
+//! around the page cache 0.92-1.05; through it with early write-out 0.15-0.58 while the cache grows into
+//! memory that the host must first provide, up to 1.4 when the pages are warm; through it without early
+//! write-out 0.1, because the kernel throttles the writer. It also spares the CPU a copy. Reads go through
+//! the cache: with read-ahead they reach 1.0-1.6 of the disk's own speed when cold, and repeated reads hit
+//! it.
 //!
-//! Both ways may be mixed on one object. The kernel writes out and drops cached pages around a direct transfer, and a page
-//! that a direct transfer touches is covered by it entirely (offset and length are multiples of the page size).
+//! Both ways may be mixed on one object. The kernel writes out and drops cached pages around a direct
+//! transfer, and a page that a direct transfer touches is covered by it entirely (offset and length are
+//! multiples of the page size).
 
 use super::fetch::Fetcher;
 use super::handle::Handle;
@@ -21,8 +23,8 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Offset and length of a transfer around the page cache are multiples of this, the size of a page, or of more if the
-/// file system asks for it.
+/// Alignment in bytes of offset and length of a direct transfer, the size of a page; larger if the file
+/// system needs it.
 pub(super) const DIRECT_ALIGN: u32 = 4096;
 
 fn is_multiple(offset: u64, len: usize, of: u32) -> bool {
@@ -32,12 +34,12 @@ fn is_multiple(offset: u64, len: usize, of: u32) -> bool {
 /// See the [module documentation](self).
 pub(super) struct Transfers {
     policy: PolicyCell,
-    /// Bytes of a stream after which they are written out.
+    /// Bytes of a stream after which write-out starts.
     write_out_bytes: u64,
-    /// The files lie in memory: reads of them are copies.
+    /// The files are in memory: reads of them are copies.
     is_memory: bool,
     fetcher: Arc<Fetcher>,
-    /// The file system answers reads that must not wait.
+    /// The file system supports reads that must not wait.
     can_read_nowait: AtomicBool,
     reads_waited: AtomicU64,
     reads_direct: AtomicU64,
@@ -62,19 +64,19 @@ impl Transfers {
         &self.policy
     }
 
-    /// Fetches ahead of readers.
+    /// Returns the thread that reads ahead.
     pub(super) fn fetcher(&self) -> &Arc<Fetcher> {
         &self.fetcher
     }
 
-    /// Puts its counters into `stats`.
+    /// Adds its counters to `stats`.
     pub(super) fn count_into(&self, stats: &mut ObjectStoreStats) {
         stats.reads_waited = self.reads_waited.load(Ordering::Relaxed);
         stats.reads_direct = self.reads_direct.load(Ordering::Relaxed);
         stats.writes_direct = self.writes_direct.load(Ordering::Relaxed);
     }
 
-    /// The descriptor for a transfer around the page cache, if this one should and can go there.
+    /// Returns the descriptor for direct I/O, if this transfer should and can use it.
     fn direct_for<'a>(
         &self,
         handle: &'a Handle,
@@ -99,7 +101,7 @@ impl Transfers {
         data: &[u8],
     ) -> std::result::Result<usize, Errno> {
         if let Some(direct) = self.direct_for(handle, offset, data, true) {
-            // What the file system cannot do directly it refuses with EINVAL.
+            // The file system refuses unsupported direct transfers with EINVAL.
             match direct.write_most(offset, data) {
                 Err(Errno::INVAL) => {}
                 other => {
@@ -113,7 +115,7 @@ impl Transfers {
         Ok(written)
     }
 
-    /// Reads what is in the page cache, without waiting. `Ok(None)` if nothing can be said without waiting.
+    /// Reads from the page cache, without waiting. `Ok(None)` if the result is unknown without waiting.
     fn read_cached(&self, handle: &Handle, offset: u64, buffer: &mut [u8]) -> Result<Option<usize>> {
         if !self.can_read_nowait.load(Ordering::Relaxed) {
             return Ok(None);
@@ -157,7 +159,7 @@ impl Transfers {
         if cached == buffer.len() {
             return Ok(cached);
         }
-        // A short answer may be the end of the object, which another try tells without waiting.
+        // A short read may be the end of the object, which another attempt shows without waiting.
         let rest = offset + cached as u64;
         if cached > 0 && self.read_cached(handle, rest, &mut buffer[cached..])? == Some(0) {
             return Ok(cached);

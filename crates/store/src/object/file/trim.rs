@@ -1,5 +1,5 @@
-//! Trimming below a file store: its objects are files of somebody else's file system, which alone knows what is free and tells
-//! its device when it is asked to (`FITRIM`).
+//! Trim below a file store: its objects are files of a local file system, which alone knows its free space
+//! and discards it on its device on request (`FITRIM`).
 
 use super::local::Tree;
 use crate::object::Trimmed;
@@ -10,12 +10,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// `FITRIM`. Source: linux/fs.h.
+/// `FITRIM` (`linux/fs.h`).
 const FITRIM: libc::c_ulong = 0xc018_5879;
-/// Least range that the file system is asked to look at: a group of ext4, which it notes as told of only as a whole.
+/// Least range of a request: a group of ext4, which it notes as trimmed only as a whole.
 const RANGE_MIN: u64 = 128 << 20;
 
-/// `struct fstrim_range` of linux/fs.h.
+/// `struct fstrim_range` of `linux/fs.h`.
 #[repr(C)]
 struct TrimRange {
     start: u64,
@@ -23,11 +23,12 @@ struct TrimRange {
     shortest: u64,
 }
 
-/// Has a file system tell its device of what is free in a range of it, and returns how many bytes those were. `len` of
-/// [`u64::MAX`] is everything behind `start`.
+/// Makes a file system trim the free space in a range of it, and returns the number of bytes. `len` of
+/// [`u64::MAX`] means everything after `start`.
 ///
 /// # Errors
-/// `EPERM` for anybody but root, `EOPNOTSUPP` and `ENOTTY` where file system or device cannot, those of the device.
+/// `EPERM` without root's privileges, `EOPNOTSUPP` and `ENOTTY` without support in file system or device,
+/// those of the device.
 pub fn trim_range(fd: impl AsFd, start: u64, len: u64) -> io::Result<u64> {
     let mut range = TrimRange { start, len: len.min(u64::MAX - start), shortest: 0 };
     let fd = fd.as_fd().as_raw_fd();
@@ -38,19 +39,20 @@ pub fn trim_range(fd: impl AsFd, start: u64, len: u64) -> io::Result<u64> {
     }
 }
 
-/// How much became free since the last time that everything was told.
+/// Estimate of the space freed since the last complete trim.
 #[derive(Debug, Default)]
 pub(super) struct FreedBook(Mutex<Freed>);
 
 #[derive(Debug, Default)]
 struct Freed {
-    /// Free bytes at the last look.
+    /// Free bytes at the last check.
     seen: Option<u64>,
     freed: u64,
 }
 
 impl Freed {
-    /// So much is free now. What was freed and is in use again is not to be told of.
+    /// Notes the free bytes at this moment, and returns the estimate. Space that was freed and reused does
+    /// not count.
     fn look(&mut self, free: u64) -> u64 {
         let more = self.seen.map_or(0, |seen| free.saturating_sub(seen));
         self.seen = Some(free);
@@ -59,23 +61,24 @@ impl Freed {
     }
 }
 
-/// Whether a directory is where a file system is mounted.
+/// Whether a directory is the mount point of a file system.
 pub(super) fn is_mount_point(dir: &Path) -> bool {
     let device = |path: &Path| std::fs::metadata(path).ok().map(|meta| meta.dev());
     device(dir) != device(&dir.join(".."))
 }
 
 impl FreedBook {
-    /// Has the file system below a store tell its device of what is free, see [`Trim::trim`](crate::object::Trim::trim).
+    /// Makes the file system below a store trim its free space, see
+    /// [`Trim::trim`](crate::object::Trim::trim).
     pub(super) fn trim(&self, tree: &Tree, from: u64, max_bytes: u64) -> io::Result<Trimmed> {
         let fd = tree.kernel().ok_or(Errno::OPNOTSUPP)?;
         let total = tree.total()?;
         let len = max_bytes.max(RANGE_MIN);
         let end = from.saturating_add(len);
-        // Some have addresses beyond their size: the last range is open.
+        // Some file systems have addresses beyond their size: the last range is open.
         let (len, next) = if end < total { (len, Some(end)) } else { (u64::MAX, None) };
         let bytes = match trim_range(fd, from, len) {
-            // It became smaller meanwhile.
+            // The file system became smaller meanwhile.
             Err(error) if from > 0 && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => 0,
             other => other?,
         };
@@ -85,7 +88,7 @@ impl FreedBook {
         Ok(Trimmed { bytes, extents: None, next })
     }
 
-    /// How much became free, where `free` bytes are now.
+    /// Notes that `free` bytes are free at this moment, and returns the estimate of the bytes freed.
     pub(super) fn look(&self, free: u64) -> u64 {
         self.0.lock().look(free)
     }
@@ -114,7 +117,7 @@ mod tests {
         let store = FileStore::open(&dir.path().join("ost"), options).expect("opens");
         assert!(store.trim_caution().is_some_and(|why| why.contains("for itself")));
         assert!(is_mount_point(Path::new("/proc")));
-        // What the file system below can do is not ours to say.
+        // The abilities of the file system below are unknown to the test.
         match store.trim(0, 1 << 20) {
             Ok(trimmed) => assert_eq!(trimmed.extents, None),
             Err(ObjectError::NoTrim { medium, .. }) => assert!(medium.ends_with("/ost"), "{medium}"),

@@ -1,4 +1,4 @@
-//! Writing back: in the order of the disk, by how full the log is and by idleness.
+//! Write-back: in the order of the disk, driven by the fill level of the log and by idleness.
 
 use super::pieces::Piece;
 use super::{Cache, CacheProblem, NxdMode, NxdSettings};
@@ -18,11 +18,12 @@ use std::time::Duration;
 /// Bytes and pieces of an object that are written back under one lock.
 const GROUP_BYTES: u64 = 1 << 20;
 const GROUP_PIECES: usize = 64;
-/// After so many pieces that the device of the log refuses to read a round ends: it may be gone as a whole.
+/// Number of pieces that the device of the log fails to read after which a round ends: the device may have
+/// failed as a whole.
 const UNREADABLE_MAX: u32 = 64;
-/// How often the thread looks without being called.
+/// Interval of the thread without a signal.
 const TICK: Duration = Duration::from_millis(100);
-/// How long it waits after a failure.
+/// Time for which the thread waits after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
@@ -31,7 +32,7 @@ struct Calls {
     is_stopping: bool,
 }
 
-/// Calls the thread.
+/// Wakes the thread.
 #[derive(Default)]
 pub(super) struct Alarm {
     calls: Mutex<Calls>,
@@ -39,7 +40,7 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    /// Somebody waits for room.
+    /// Wakes the thread for a caller that waits for space.
     pub fn ring(&self) {
         self.calls.lock().is_rung = true;
         self.changed.notify_all();
@@ -54,7 +55,7 @@ impl Alarm {
         self.calls.lock().is_stopping
     }
 
-    /// Waits; `None` if the thread is to end, else whether it was rung.
+    /// Waits; `None` if the thread must stop, else whether it was rung.
     fn wait(&self, time: Duration, ends_when_rung: bool) -> Option<bool> {
         let end = Instant::now() + time;
         let mut calls = self.calls.lock();
@@ -70,11 +71,11 @@ impl Alarm {
     }
 }
 
-/// How fast a round is.
+/// Rate of a round.
 pub(super) enum Pace {
-    /// As the disk can.
+    /// As fast as the disk can.
     Fast,
-    /// So many bytes per second.
+    /// Bytes per second.
     Rate(u64),
 }
 
@@ -85,7 +86,7 @@ pub(super) struct Flusher {
 }
 
 impl Flusher {
-    /// Nothing is written back.
+    /// Creates a flusher without write-back.
     pub fn none(core: &Arc<Cache>) -> Flusher {
         Flusher { alarm: core.alarm.clone(), thread: Mutex::new(None) }
     }
@@ -130,7 +131,8 @@ impl Cache {
         }
     }
 
-    /// While nothing is written to the log, nothing in it says that its last batches are durable: the superblock does then.
+    /// Records the durable position in the superblock: without further writes, no batch of the log records
+    /// that the last ones are durable.
     fn note_durable(&self, seen: &mut u64) -> io::Result<()> {
         let (_, end, _) = self.log.extent();
         if end != std::mem::replace(seen, end) {
@@ -141,7 +143,7 @@ impl Cache {
         })
     }
 
-    /// An empty log of a cache that is idle or not used any more is not needed.
+    /// Marks the store clean if the log of an idle or disused cache is empty.
     fn look_whether_clean(&self) {
         let settings = self.settings();
         let is_quiet = settings.mode != NxdMode::On || self.is_idle(&settings);
@@ -178,19 +180,20 @@ impl Cache {
         }
     }
 
-    /// Writes everything back that the log holds now.
+    /// Writes back the whole content of the log.
     ///
     /// # Errors
-    /// Those of the store and of the device; what could not be written stays in the log.
+    /// Those of the store and of the device; data that could not be written stays in the log.
     pub fn flush_now(&self) -> Result<()> {
         while self.round(&Pace::Fast)? {}
         self.mark_clean()
     }
 
-    /// The same, but goes on behind all that cannot be written back, whatever the reason, and tells `failed` of it.
+    /// Writes back likewise, but continues after pieces that fail for any reason, and passes these to
+    /// `failed`.
     ///
     /// # Errors
-    /// The first of those that `failed` was told of, or one that concerns all.
+    /// The first of those passed to `failed`, or one that concerns all.
     pub fn flush_what_can_be(&self, failed: &mut dyn FnMut(Fid, Range<u64>, &ObjectError)) -> Result<()> {
         let mut go_on = |object, piece: &Piece, error: &ObjectError| {
             failed(object, piece.start..piece.end, error);
@@ -200,8 +203,9 @@ impl Cache {
         self.mark_clean()
     }
 
-    /// Writes back what only the log has, makes it durable, and moves the tail of the log. Says whether anything was done.
-    /// What is damaged in the log stays there, and all behind it is written back nevertheless.
+    /// Writes back data that only the log has, makes it durable, and moves the tail of the log. Returns
+    /// whether anything was done. Damaged data stays in the log, and all data after it is written back
+    /// nevertheless.
     pub(super) fn round(&self, pace: &Pace) -> Result<bool> {
         let mut unreadable = 0;
         self.round_with(pace, &mut |_, _, error| match error {
@@ -214,7 +218,7 @@ impl Cache {
         })
     }
 
-    /// `go_on` is told of each piece that cannot be written back.
+    /// Makes a round; `go_on` receives each piece that cannot be written back.
     fn round_with(&self, pace: &Pace, go_on: GoOn<'_>) -> Result<bool> {
         let _one_at_a_time = self.rounds.lock();
         let (start, end, _) = self.log.extent();
@@ -222,7 +226,7 @@ impl Cache {
             return Ok(false);
         }
         let begun = Instant::now();
-        // The disk may not show a part of a write before the log holds all of it.
+        // The disk may not show a part of a write before the log contains all of it.
         self.log.flush().map_err(|error| self.io_error(error))?;
         let mut dirty = self.dirty_pieces(end * BLOCK);
         dirty.sort_unstable_by_key(|(object, piece)| (*object, piece.start));
@@ -258,7 +262,7 @@ impl Cache {
         }
     }
 
-    /// Writes a group back; where that fails each piece of it alone. False if the round is to end.
+    /// Writes a group back; if that fails, each piece of it alone. False if the round must end.
     fn try_group(&self, group: &[(Fid, Piece)], done: &mut Done, go_on: GoOn<'_>) -> bool {
         let error = match self.write_group_back(group) {
             Ok(pieces) => {
@@ -287,7 +291,7 @@ impl Cache {
         all
     }
 
-    /// Writes what is left of pieces of one object to the disk, and says which those were.
+    /// Writes the remaining parts of pieces of one object to the disk, and returns those.
     fn write_group_back(&self, group: &[(Fid, Piece)]) -> Result<Vec<Piece>> {
         let object = group[0].0;
         let stripe = self.stripe(object);
@@ -306,10 +310,10 @@ impl Cache {
         Ok(left)
     }
 
-    /// Forgets pieces before the tail, and returns when nobody reads the log before it any more.
+    /// Drops pieces before the tail, and returns when no reader uses the log before it any more.
     fn sweep(&self, tail: u64) {
         for stripe in &self.stripes {
-            // Also where there are no pieces: a reader may still use some that others have replaced.
+            // Also without pieces: a reader may still use some that others have replaced.
             let _gate = stripe.gate.write();
             stripe.objects.lock().retain(|_, pieces| {
                 pieces.forget_before(tail * BLOCK);
@@ -319,19 +323,19 @@ impl Cache {
     }
 }
 
-/// What a round has done so far.
+/// Progress of a round.
 #[derive(Default)]
 struct Done {
     written: Vec<(Fid, Vec<Piece>)>,
     bytes: u64,
-    /// The first.
+    /// First failure.
     failure: Option<ObjectError>,
 }
 
-/// Is told of a piece that cannot be written back, and says whether to go on with the next.
+/// Receives a piece that cannot be written back, and decides whether to continue with the next.
 type GoOn<'a> = &'a mut dyn FnMut(Fid, &Piece, &ObjectError) -> bool;
 
-/// How many pieces go into the next group: of one object, and not too many.
+/// Returns the number of pieces in the next group: of one object, within the limits.
 fn group_len(pieces: &[(Fid, Piece)]) -> usize {
     let mut bytes = 0;
     let fits = |(object, piece): &&(Fid, Piece)| {

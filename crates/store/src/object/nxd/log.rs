@@ -1,8 +1,9 @@
 //! The log on the flash device: a ring of batches.
 //!
-//! One batch is written at a time, with all that threads bring meanwhile: so whatever lies before a batch that is whole is
-//! whole itself, as long as the process lives or the device was flushed. Positions count blocks since the cache was made and never
-//! come again; the place on the device is the position modulo the size of the ring.
+//! One batch is written at a time, with all items that threads bring meanwhile (group commit): so everything
+//! before a valid batch is valid itself, as long as the process lives or the device was flushed. Positions
+//! count blocks since the creation of the cache and never recur; the place on the device is the position
+//! modulo the size of the ring.
 
 use super::pieces::{Lost, Record};
 use super::walk::{BATCH_BLOCKS, End, Found, MARK_EVERY, on_device, walk};
@@ -17,21 +18,21 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Blocks that data leaves for batches that only say what is to be forgotten: without those nothing can be changed.
+/// Blocks reserved for batches of forget entries only: without those no change would be possible.
 const CONTROL_ROOM: u64 = 32;
 
-/// Something to be written to the log.
+/// An item for the log.
 pub(super) enum Item {
     Data { object: Fid, offset: u64, mtime: Timestamp, bytes: Vec<u8> },
     Forget { object: Fid, offset: u64, end: u64 },
 }
 
-/// Why nothing was appended.
+/// Reason why nothing was appended.
 #[derive(Debug)]
 pub(super) enum AppendError {
-    /// There is no room; nothing was done.
+    /// There is no space; nothing was done.
     Full,
-    /// The device failed.
+    /// The device returned an error: its kind, and errno if there is one.
     Io(io::ErrorKind, Option<i32>),
 }
 
@@ -61,13 +62,14 @@ struct Batch {
 }
 
 struct State {
-    /// Where the next batch begins.
+    /// Position at which the next batch begins.
     head: u64,
-    /// Where the oldest batch begins that is still needed.
+    /// Position at which the oldest batch still needed begins.
     tail: u64,
-    /// Nobody reads anything before this, and the superblock does not lead there: it may be overwritten.
+    /// Position before which no reader uses the log and to which the superblock does not point: the space
+    /// before it may be overwritten.
     reusable: u64,
-    /// Blocks that are promised to batches which only say what to forget.
+    /// Blocks promised to batches of forget entries only.
     promised: u64,
     batches: BTreeMap<u64, Batch>,
     superblock: NxdSuperblock,
@@ -80,22 +82,22 @@ pub(super) struct Log {
     queue: Mutex<Queue>,
     written: Condvar,
     state: Mutex<State>,
-    /// Signalled when room was made.
+    /// Signalled when space was freed.
     room: Condvar,
-    /// Position up to which all is durable; locked during a flush.
+    /// Position up to which the log is durable; locked during a flush.
     flushed: Mutex<u64>,
     flushed_seen: AtomicU64,
-    /// A batch failed and may lie at the head nevertheless.
+    /// A batch failed and may be at the head nevertheless.
     is_torn: AtomicBool,
-    /// Held while the superblock is changed.
+    /// Serialises changes of the superblock.
     superblock: Mutex<()>,
-    /// Flushes that failed and that nobody had asked for.
+    /// Flushes that failed and that no caller had requested.
     pub failures: AtomicU64,
     pub batches: AtomicU64,
     pub flushes: AtomicU64,
 }
 
-/// Blocks promised by [`Log::promise`]; given back when dropped.
+/// Blocks promised by [`Log::promise`]; returned when dropped.
 pub(super) struct Promise<'a> {
     log: &'a Log,
     blocks: u64,
@@ -107,13 +109,14 @@ impl Drop for Promise<'_> {
     }
 }
 
-/// Where the data of an item lies behind `end` bytes of a batch: small ones share blocks, but none touches more than it needs.
+/// Returns the place of an item's data after `end` bytes of a batch: small items share blocks, but none
+/// touches more than it needs.
 fn place(end: u64, len: u64) -> u64 {
     let left = BLOCK - end % BLOCK;
     if end.is_multiple_of(BLOCK) || len <= left { end } else { end + left }
 }
 
-/// Bytes of a batch with these items behind `end`.
+/// Returns the bytes of a batch with these items after `end`.
 fn end_of(end: u64, items: &[Item]) -> u64 {
     items.iter().fold(end, |end, item| match item {
         Item::Data { bytes, .. } => place(end, bytes.len() as u64) + bytes.len() as u64,
@@ -121,7 +124,7 @@ fn end_of(end: u64, items: &[Item]) -> u64 {
     })
 }
 
-/// Takes from the queue what fits into one batch.
+/// Takes items that fit into one batch from the queue.
 fn take_group(waiting: &mut VecDeque<(u64, Vec<Item>)>) -> Vec<(u64, Vec<Item>)> {
     let (mut group, mut count, mut end) = (Vec::new(), 0, BLOCK);
     while let Some((_, items)) = waiting.front() {
@@ -137,7 +140,8 @@ fn take_group(waiting: &mut VecDeque<(u64, Vec<Item>)>) -> Vec<(u64, Vec<Item>)>
 
 type FoundSuperblock = Result<NxdSuperblock, NxdError>;
 
-/// Reads both copies of the superblock. One that the device refuses to read is damaged if the other is there.
+/// Reads both copies of the superblock. A copy that the device fails to read counts as damaged if the other
+/// one is valid.
 ///
 /// # Errors
 /// Those of the device, if it leaves no copy.
@@ -155,7 +159,7 @@ pub(super) fn superblock_copies(device: &dyn BlockDevice) -> io::Result<[FoundSu
     }
 }
 
-/// Reads a superblock of either copy: the newer one that is whole.
+/// Reads the superblock: the newer of its valid copies.
 pub(super) fn read_superblock(device: &dyn BlockDevice) -> io::Result<FoundSuperblock> {
     Ok(match superblock_copies(device)?.into() {
         (Ok(first), Ok(last)) if last.counter > first.counter && last.cache == first.cache => Ok(last),
@@ -179,7 +183,7 @@ impl Log {
         &*self.device
     }
 
-    /// The log behind a superblock, of which nothing is known before [`Log::read_back`].
+    /// Creates the log of a superblock, with unknown content before [`Log::read_back`].
     pub fn new(device: Arc<dyn BlockDevice>, superblock: NxdSuperblock) -> Log {
         let tail = superblock.tail;
         let state =
@@ -201,7 +205,7 @@ impl Log {
         }
     }
 
-    /// Reads it; `found` is told of everything in it, in order. Changes nothing on the device.
+    /// Reads the log; `found` receives everything in it, in order. Changes nothing on the device.
     pub fn read_back(&self, found: &mut dyn FnMut(&Found<'_>)) -> io::Result<End> {
         let mut state = self.state.lock();
         let superblock = state.superblock;
@@ -219,10 +223,10 @@ impl Log {
         Ok(end)
     }
 
-    /// Makes what was read back durable, and begins a new epoch: from now on nothing is taken for a part of the log that an
-    /// earlier run wrote behind its end.
+    /// Makes the content read back durable, and begins a new epoch: from now on nothing that an earlier run
+    /// wrote after the end is taken for a part of the log.
     pub fn begin(&self) -> io::Result<()> {
-        // The superblock must not say of anything that it is durable before it is.
+        // The superblock must not record anything as durable before it is.
         self.device.flush()?;
         let head = self.state.lock().head;
         *self.flushed.lock() = head;
@@ -230,7 +234,7 @@ impl Log {
         self.change_superblock(|superblock| superblock.epoch += 1)
     }
 
-    /// Writes the superblock with a change, and with what is durable now.
+    /// Rewrites the superblock with a change, and with the durable position.
     fn change_superblock(&self, change: impl FnOnce(&mut NxdSuperblock)) -> io::Result<()> {
         let _one_at_a_time = self.superblock.lock();
         let mut next = self.state.lock().superblock;
@@ -242,7 +246,8 @@ impl Log {
         Ok(())
     }
 
-    /// Has the superblock say what is durable, if it does not yet: so damage of that is told from an end in order.
+    /// Records the durable position in the superblock, if it is newer: so damage before it is distinguished
+    /// from a regular end.
     pub fn note_durable(&self) -> io::Result<()> {
         let said = self.state.lock().superblock.durable;
         if self.flushed_seen.load(Ordering::Acquire) <= said {
@@ -251,7 +256,8 @@ impl Log {
         self.change_superblock(|_| {})
     }
 
-    /// The same before the log gets longer than what is searched behind its end. A failure does not hinder the batch.
+    /// Records it before the log gets longer than the range that is searched after its end. A failure does
+    /// not prevent the batch.
     fn note_before(&self, end: u64) {
         if end <= self.state.lock().superblock.durable.saturating_add(MARK_EVERY) {
             return;
@@ -262,7 +268,7 @@ impl Log {
         }
     }
 
-    /// Reads records and compares their checksums; `InvalidData` for damage.
+    /// Reads the data of records and compares its checksums; `InvalidData` for damage.
     pub fn read(&self, records: &[Record]) -> io::Result<Vec<Vec<u8>>> {
         let aligned = |record: &Record| {
             let start = record.at / BLOCK * BLOCK;
@@ -289,7 +295,7 @@ impl Log {
         records.iter().zip(&buffers).map(cut).collect()
     }
 
-    /// Promises room for `blocks` batches that only say what to forget; `None` if there is none now.
+    /// Promises space for `blocks` batches of forget entries; `None` if there is none at this moment.
     pub fn promise(&self, blocks: u64) -> Option<Promise<'_>> {
         let mut state = self.state.lock();
         let free = self.ring - (state.head - state.reusable);
@@ -300,8 +306,8 @@ impl Log {
         Some(Promise { log: self, blocks })
     }
 
-    /// Writes items, in this order, so that they survive the end of this process. Data is refused when the log is full;
-    /// other items need a [`Log::promise`]. No more than [`NXD_ENTRIES_MAX`] items.
+    /// Writes items, in this order, so that they survive the end of this process. Data is refused when the
+    /// log is full; other items need a [`Log::promise`]. No more than [`NXD_ENTRIES_MAX`] items.
     pub fn append(&self, items: Vec<Item>) -> Appended {
         nacre_env::blocking(|| {
             let mut queue = self.queue.lock();
@@ -328,7 +334,7 @@ impl Log {
         })
     }
 
-    /// Writes a batch; data that has no room is left out.
+    /// Writes a batch; data that does not fit is left out.
     fn write_group(&self, group: Vec<(u64, Vec<Item>)>) -> Vec<(u64, Appended)> {
         let (position, free, promised, superblock) = {
             let state = self.state.lock();
@@ -375,7 +381,7 @@ impl Log {
             ops.push(WriteOp { offset: second, data: rest });
         }
         let was_torn = self.is_torn.load(Ordering::SeqCst);
-        // What failed here before must not come back.
+        // A batch that failed here before must not reappear.
         let flush = || if was_torn { self.device.flush() } else { Ok(()) };
         let result = self.device.write(&ops).and_then(|()| flush());
         if was_torn || result.is_err() {
@@ -384,7 +390,7 @@ impl Log {
         result
     }
 
-    /// Makes sure that no batch whose writers were told of a failure is found later.
+    /// Ensures that no batch whose writers received an error is found later.
     pub fn heal(&self) -> io::Result<()> {
         if !self.is_torn.load(Ordering::SeqCst) {
             return Ok(());
@@ -395,7 +401,7 @@ impl Log {
         result
     }
 
-    /// Makes everything durable that was appended before.
+    /// Makes all earlier appends durable.
     pub fn flush(&self) -> io::Result<()> {
         let head = self.state.lock().head;
         if self.flushed_seen.load(Ordering::Acquire) >= head {
@@ -426,8 +432,8 @@ impl Log {
         }
     }
 
-    /// Moves the tail past all batches that nobody needs, durably, and returns it if it moved. The space is used again after
-    /// [`Log::release`].
+    /// Moves the tail past all batches that are not needed, durably, and returns it if it moved. The space is
+    /// reused after [`Log::release`].
     pub fn move_tail(&self) -> io::Result<Option<u64>> {
         let next = {
             let mut state = self.state.lock();
@@ -444,20 +450,20 @@ impl Log {
             }
             state.tail
         };
-        // What took the place of batches before the new tail must be as durable as they were.
+        // The data that replaced batches before the new tail must be as durable as they were.
         self.flush()?;
         self.change_superblock(|superblock| superblock.tail = next)?;
         Ok(Some(next))
     }
 
-    /// Gives the space before `position` back.
+    /// Releases the space before `position`.
     pub fn release(&self, position: u64) {
         let mut state = self.state.lock();
         state.reusable = state.reusable.max(position);
         self.room.notify_all();
     }
 
-    /// Waits for [`Log::release`], but not longer than until `end`. True if something was released.
+    /// Waits for [`Log::release`], at most until `end`. True if something was released.
     pub fn wait_for_room(&self, seen: u64, end: nacre_env::clock::Instant) -> bool {
         nacre_env::blocking(|| {
             let mut state = self.state.lock();
@@ -470,19 +476,19 @@ impl Log {
         })
     }
 
-    /// Where the log begins and ends, and the blocks it may have.
+    /// Returns beginning and end of the log, and its maximum blocks.
     pub fn extent(&self) -> (u64, u64, u64) {
         let state = self.state.lock();
         (state.reusable, state.head, self.ring)
     }
 
-    /// Bytes that only the log has.
+    /// Returns the bytes that only the log has.
     pub fn live_bytes(&self) -> u64 {
         self.state.lock().batches.values().map(|batch| batch.live).sum()
     }
 }
 
-/// The bytes of a batch, what was written where, and how many bytes of data it has.
+/// Builds a batch: returns its bytes, the place of each item, and the number of data bytes.
 fn build(
     group: &[(u64, Vec<Item>)],
     position: u64,

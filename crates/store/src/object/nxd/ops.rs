@@ -1,4 +1,4 @@
-//! The calls of [`ObjectStore`] on a store with a cache.
+//! Implements [`ObjectStore`] for a store with a cache.
 
 use super::log::{AppendError, Item};
 use super::pieces::{Lost, Piece, Record};
@@ -16,11 +16,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Streams that a stripe remembers.
+/// Streams that a stripe tracks.
 const STREAMS_MAX: usize = 256;
-/// What a device writes whole or not at all, in bytes.
+/// Bytes that a device writes atomically.
 const SECTOR: u64 = 512;
-/// Times that [`Cache::attr_of`] looks again if it was disturbed.
+/// Times that [`Cache::attr_of`] retries after a concurrent change.
 const LOOKS_MAX: u32 = 100;
 
 fn count(counter: &AtomicU64) {
@@ -51,7 +51,7 @@ impl Cache {
         }
     }
 
-    /// Whether a write is small, and not a part of a stream.
+    /// Whether a write belongs into the cache: it is small, and not a part of a stream.
     fn is_for_cache(&self, object: Fid, range: Range<u64>) -> bool {
         let settings = self.settings();
         let joined = {
@@ -122,7 +122,7 @@ impl Cache {
             }
             Err(AppendError::Full) => Err(Stop::Full),
             Err(error) => {
-                // If even this is not possible nothing may be changed: the write might come back after a crash.
+                // If even this fails, changes must stop: the write might reappear after a crash.
                 self.log.heal().map_err(|_| self.io_error(error.io()))?;
                 count(&self.counters.bypassed_other);
                 Ok(false)
@@ -142,7 +142,7 @@ impl Cache {
         }
     }
 
-    /// Makes sure that the disk has the object, its size, and space for a range.
+    /// Ensures that the disk has the object, its size, and space for a range.
     fn set_aside(&self, stripe: &Stripe, object: Fid, range: Range<u64>) -> bool {
         if stripe.objects.lock().get(&object).is_some_and(|pieces| pieces.covers(range.clone())) {
             return true;
@@ -154,7 +154,7 @@ impl Cache {
         self.inner.fallocate(object, how, range.start, range.end - range.start).is_ok()
     }
 
-    /// Writes to the disk; what the log has of the range goes there before.
+    /// Writes to the disk, after settling the range.
     fn write_through(&self, object: Fid, range: Range<u64>, data: &[u8], is_promised: bool) -> Result<usize> {
         let stripe = self.stripe(object);
         {
@@ -171,7 +171,7 @@ impl Cache {
         })
     }
 
-    /// Changes a range of an object below, after what the log has of it went there.
+    /// Changes a range of an object below, after settling it.
     fn change<T>(&self, object: Fid, range: Range<u64>, change: impl Fn() -> Result<T>) -> Result<T> {
         self.check_open()?;
         self.note_use();
@@ -221,12 +221,13 @@ impl Cache {
         Ok(())
     }
 
-    /// Attributes of the disk, with time and space of what the log has.
+    /// Returns the attributes of the disk, with time and space of cached data.
     fn with_overlay(&self, stripe: &Stripe, object: Fid, mut attr: ObjectAttr) -> ObjectAttr {
         let Some(below) = attr.mtime else { return attr };
         if let Some(pieces) = stripe.objects.lock().get(&object) {
             attr.mtime = Some(below.max(pieces.mtime));
-            // Space that is set aside counts already where the file system below counts it; no object gets more than its size.
+            // Reserved space counts already where the file system below counts it; no object gets more than
+            // its size.
             let most = attr.size.div_ceil(512).max(attr.blocks);
             attr.blocks = (attr.blocks + pieces.dirty_bytes() / 512).min(most);
         }
@@ -240,7 +241,7 @@ impl Cache {
             let writing = *stripe.writing.lock();
             let mut attr = self.inner.attr(object)?;
             match writing {
-                // Writing back changes the time for a moment.
+                // Write-back changes the time for a moment.
                 Some((fid, mtime)) if fid == object && attr.mtime.is_some() => attr.mtime = Some(mtime),
                 _ if stripe.write_backs.load(Ordering::SeqCst) != before => continue,
                 _ => {}
@@ -301,7 +302,7 @@ impl Cache {
         })
     }
 
-    /// Destroys objects below, of which the log has some; whatever is gone then is forgotten.
+    /// Destroys objects below that have data in the log, and drops the data of those that were destroyed.
     fn destroy_with<T>(
         &self,
         cached: &[Fid],
@@ -324,7 +325,7 @@ impl Cache {
         Ok(result?)
     }
 
-    /// Compares the checksums of all that only the log has.
+    /// Compares the checksums of all data that only the log has.
     fn check_pieces(&self, report: &mut ObjectVerifyReport) {
         for stripe in &self.stripes {
             let _gate = stripe.gate.read();

@@ -1,4 +1,5 @@
-//! A cache and its store know each other: the superblock of the one, a mark in the directory of the other.
+//! Pairing of a cache and its store: the superblock of the cache names the store, a mark in the store's
+//! directory the cache.
 
 use super::log::{read_superblock, write_superblock};
 use super::{LogDamage, LogSurvey, NxdOptions};
@@ -16,18 +17,18 @@ use std::path::{Path, PathBuf};
 
 /// Name of the mark in the directory of a store.
 pub const MARK: &str = "nxd";
-/// The mark while it is written.
+/// Temporary name of the mark.
 pub(in crate::object) const MARK_NEW: &str = "nxd.new";
 /// Smallest device in bytes.
 const SIZE_MIN: u64 = 1 << 20;
 
-/// Why a cache cannot be used, or a store not without it.
+/// Reason why a cache cannot be used, or a store cannot be used without it.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheProblem {
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{0}")]
     Io(#[source] io::Error),
-    /// Data in it has changed.
+    /// Its data does not match its checksums.
     #[error("data in its log is damaged")]
     Damaged,
     /// Synced data in it cannot be read.
@@ -36,50 +37,50 @@ pub enum CacheProblem {
          nothing was changed: 'nacre check' says more, and 'nacre target uncache' with --force goes on without what is lost"
     )]
     Lost {
-        /// Blocks.
+        /// Number of blocks.
         blocks: u64,
-        /// Where the first of them is on the device.
+        /// Place of the first of them on the device, in bytes.
         at_device: u64,
-        /// Objects behind them, of those that are counted.
+        /// Objects after them, of those that are counted.
         objects: usize,
     },
-    /// It is full and does not get empty.
+    /// It is full, and write-back does not empty it.
     #[error("it is full, and nothing could be written back")]
     Full,
-    /// It is none of ours, or another version.
+    /// It has no superblock of a cache, or another version.
     #[error("{0}")]
     Superblock(#[source] NxdError),
     /// The mark of the store cannot be read.
     #[error("the mark of the store cannot be read: {0}")]
     Mark(#[source] NxdError),
-    /// Somebody's data is on it.
+    /// It has the signature of another system's data.
     #[error("it holds {0}; nothing was overwritten")]
     Signature(&'static str),
     /// It belongs to another store.
     #[error("it belongs to another store")]
     OtherStore,
-    /// It is not there, and it is needed.
+    /// It is missing, and it is needed.
     #[error(
         "up to {bytes} bytes of small writes since {since} seconds after 1970 are only there, not in the store; without it they are lost"
     )]
     Needed {
-        /// Most that can be lost.
+        /// Maximum bytes that can be lost.
         bytes: u64,
-        /// When the store was last whole.
+        /// Time at which the store was last complete, in seconds since 1970.
         since: i64,
     },
-    /// Its end is missing, or something follows.
+    /// It is shorter or longer than at its creation.
     #[error("it has {found} bytes, but had {expected} when it was made")]
     Size {
-        /// Size found.
+        /// Size found, in bytes.
         found: u64,
-        /// Size when it was made.
+        /// Size at its creation.
         expected: u64,
     },
-    /// Nothing fits.
+    /// It is too small for a cache.
     #[error("it has {0} bytes, less than {SIZE_MIN}")]
     TooSmall(u64),
-    /// A change failed at a point where only opening the store again helps.
+    /// A change failed at a point where only reopening the store helps.
     #[error("it failed earlier; nothing is changed before the store is opened again")]
     Failed,
 }
@@ -133,7 +134,7 @@ pub(super) fn write_mark(dir: &Path, mark: &NxdMark) -> Result<()> {
     nacre_env::blocking(write).map_err(|error| path_error("write the mark of the cache in", dir, error))
 }
 
-/// The device of the cache of the store in a directory, if it has one.
+/// Returns the device of the cache of the store in a directory, if it has one.
 ///
 /// # Errors
 /// [`ObjectError::Cache`] if the mark cannot be read.
@@ -141,8 +142,8 @@ pub fn cache_of(dir: &Path) -> Result<Option<PathBuf>> {
     Ok(read_mark(dir)?.map(|mark| PathBuf::from(mark.device)))
 }
 
-/// Checks that the store in a directory may be used without its cache: there is none, or it holds nothing that the store does
-/// not hold.
+/// Checks that the store in a directory may be used without its cache: there is none, or the store contains
+/// all its data.
 ///
 /// # Errors
 /// [`ObjectError::Cache`] with [`CacheProblem::Needed`].
@@ -153,10 +154,10 @@ pub fn check_without(dir: &Path) -> Result<()> {
     }
 }
 
-/// Checks that a device may become a cache: it is large enough, and holds nobody's data.
+/// Checks that a device may become a cache: it is large enough, and holds no other data.
 ///
 /// # Errors
-/// [`ObjectError::Cache`] with what is in the way; those of the device.
+/// [`ObjectError::Cache`] with the obstacle; those of the device.
 pub fn check_unused(device: &dyn BlockDevice) -> Result<()> {
     let (name, size) = (device.info().name, device.size());
     let fail = |cause| Err(problem(&name, cause));
@@ -173,7 +174,7 @@ pub fn check_unused(device: &dyn BlockDevice) -> Result<()> {
     }
 }
 
-/// What the log of the cache of the store in a directory holds; `None` if the device is not that cache.
+/// Surveys the log of the cache of the store in a directory; `None` if the device is not that cache.
 ///
 /// # Errors
 /// As [`LogSurvey::of`] and [`cache_of`].
@@ -191,12 +192,13 @@ fn superblock_of(device: &dyn BlockDevice) -> Result<std::result::Result<NxdSupe
     read_superblock(device).map_err(|error| problem(&device.info().name, CacheProblem::Io(error)))
 }
 
-/// Takes the cache away from the store in a directory, which the caller has for himself: durable on return. If its device is given
-/// it is made one that belongs to nobody; says whether it was. With `give_up` also one that holds what the store does not hold:
-/// until it is taken away the mark says so.
+/// Removes the cache from the store in a directory, which the caller has locked: durable on return. If its
+/// device is given, it is wiped, so that it is free for another use; returns whether it was. With `give_up`
+/// also a cache with data that the store lacks: until it is removed, the mark records that.
 ///
 /// # Errors
-/// [`ObjectError::Cache`] with [`CacheProblem::Needed`] if the store is not whole without it; nothing was changed then.
+/// [`ObjectError::Cache`] with [`CacheProblem::Needed`] if the store is not complete without it; nothing was
+/// changed then.
 pub fn remove(dir: &Path, device: Option<&dyn BlockDevice>, give_up: bool) -> Result<bool> {
     let Some(mark) = read_mark(dir)? else { return Ok(false) };
     if mark.is_dirty {
@@ -206,7 +208,8 @@ pub fn remove(dir: &Path, device: Option<&dyn BlockDevice>, give_up: bool) -> Re
         }
         log::error!("{}: used without its cache as ordered: {needed}", dir.display());
     }
-    // The device first: with the mark and without its superblock nothing in it is ever taken for newer than the store.
+    // The device first: with the mark and without its superblock no data in it is ever taken for newer than
+    // the store's.
     let is_own = |found: NxdSuperblock| (found.cache, found.store) == (mark.cache, mark.store);
     let own = device.filter(|device| superblock_of(*device).is_ok_and(|found| found.is_ok_and(is_own)));
     if let Some(device) = own {
@@ -222,8 +225,8 @@ pub fn remove(dir: &Path, device: Option<&dyn BlockDevice>, give_up: bool) -> Re
     Ok(own.is_some())
 }
 
-/// The clock of file systems below, which moves a tick at a time: by a finer one, the time of an object would go back
-/// when a cached write is followed by one of the disk.
+/// Returns the time of the clock of file systems below, which advances by ticks: with a finer one, the time
+/// of an object would decrease when a write to the disk follows a cached one.
 pub(super) fn now() -> Timestamp {
     let time = clock_gettime(ClockId::RealtimeCoarse);
     Timestamp::new(time.tv_sec, time.tv_nsec as u32)
@@ -233,7 +236,7 @@ fn needed(mark: &NxdMark) -> ObjectError {
     problem(&mark.device, CacheProblem::Needed { bytes: mark.size, since: mark.changed.sec })
 }
 
-/// Finds out whether a cache and a store belong together, and makes them so if neither has anything to lose.
+/// Determines whether a cache and a store belong together, and pairs them if neither has anything to lose.
 pub(super) fn pair(
     dir: &Path,
     device: &dyn BlockDevice,
@@ -271,7 +274,7 @@ pub(super) fn pair(
         None => draw_identity(dir)?,
     };
     let cache = draw_identity(dir)?;
-    // The mark first: a device that is ours without one would be taken for another store's.
+    // The mark first: a device with a superblock and without a mark would be taken for another store's.
     let mark = NxdMark { cache, store, is_dirty: false, changed: now(), size, device: name.clone() };
     write_mark(dir, &mark)?;
     let superblock = NxdSuperblock { cache, store, size, counter: 1, epoch: 0, tail: 0, durable: 0 };

@@ -1,34 +1,34 @@
-//! Which bytes of an object lie in the log, and where: the newest of each.
+//! The bytes of an object that are in the log, and their places: the newest version of each.
 
 use nacre_types::Timestamp;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes of one write in the log.
+/// The bytes of one write in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Record {
-    /// Place in the log in bytes since the cache was made. A record with a larger one is newer.
+    /// Place in the log, in bytes since the creation of the cache. A record with a larger one is newer.
     pub at: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// Their CRC-32C.
+    /// CRC-32C of the bytes.
     pub crc: u32,
-    /// Where they belong in the object.
+    /// Offset in the object.
     pub offset: u64,
     /// Block at which its batch begins.
     pub batch: u64,
 }
 
-/// A part of a record that nothing newer covers.
+/// A part of a record that no newer one covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Piece {
-    /// First byte in the object.
+    /// Offset of the first byte in the object.
     pub start: u64,
-    /// Byte after the last.
+    /// Offset after the last byte.
     pub end: u64,
-    /// Where it comes from.
+    /// Record that it is a part of.
     pub record: Record,
-    /// The disk has it, too, durable.
+    /// The disk has it too, durably.
     pub is_clean: bool,
 }
 
@@ -37,7 +37,7 @@ impl Piece {
         self.end - self.start
     }
 
-    /// The part of the piece inside a range.
+    /// Returns the part of the piece inside a range.
     fn clip(mut self, range: &Range<u64>) -> Piece {
         self.start = self.start.max(range.start);
         self.end = self.end.min(range.end);
@@ -45,14 +45,14 @@ impl Piece {
     }
 }
 
-/// Dirty bytes that a batch lost: block at which it begins, how many.
+/// Dirty bytes that batches lost: block at which the batch begins, and number.
 pub(super) type Lost = Vec<(u64, u64)>;
 
-/// The pieces of an object.
+/// The pieces of an object in the log.
 #[derive(Default, Debug)]
 pub(super) struct Pieces {
     by_start: BTreeMap<u64, Piece>,
-    /// When the newest was written.
+    /// Time of the newest write.
     pub mtime: Timestamp,
 }
 
@@ -65,12 +65,12 @@ impl Pieces {
         self.by_start.values()
     }
 
-    /// Bytes that the disk does not have.
+    /// Returns the number of bytes that the disk lacks.
     pub fn dirty_bytes(&self) -> u64 {
         self.iter().filter(|piece| !piece.is_clean).map(Piece::len).sum()
     }
 
-    /// The pieces that touch a range, cut to it, in order.
+    /// Returns the pieces that touch a range, cut to it, in order.
     pub fn within(&self, range: Range<u64>) -> Vec<Piece> {
         self.touching(&range).map(|piece| piece.clip(&range)).collect()
     }
@@ -85,12 +85,12 @@ impl Pieces {
             .filter(move |piece| piece.end > start)
     }
 
-    /// Whether any byte of a range is here.
+    /// Whether any byte of a range is in the log.
     pub fn touches(&self, range: Range<u64>) -> bool {
         self.touching(&range).next().is_some()
     }
 
-    /// Whether all bytes of a range are here.
+    /// Whether all bytes of a range are in the log.
     pub fn covers(&self, range: Range<u64>) -> bool {
         let mut at = range.start;
         for piece in self.touching(&range) {
@@ -102,7 +102,7 @@ impl Pieces {
         at >= range.end
     }
 
-    /// Takes a record in; whatever is newer keeps its place.
+    /// Inserts a record; newer pieces keep their place.
     pub fn insert(&mut self, record: Record, lost: &mut Lost) {
         let range = record.offset..record.offset + u64::from(record.len);
         let newer: Vec<Range<u64>> = self
@@ -123,7 +123,7 @@ impl Pieces {
         }
     }
 
-    /// Forgets a range.
+    /// Removes a range.
     pub fn remove(&mut self, range: Range<u64>, lost: &mut Lost) {
         let touched: Vec<Piece> = self.touching(&range).copied().collect();
         for piece in touched {
@@ -141,7 +141,7 @@ impl Pieces {
         }
     }
 
-    /// Notes that the disk has these bytes, as far as nothing newer took their place.
+    /// Notes that the disk has these bytes, as far as no newer ones replaced them.
     pub fn clean(&mut self, written: &Piece, lost: &mut Lost) {
         let range = written.start..written.end;
         let same: Vec<Piece> = self
@@ -156,7 +156,7 @@ impl Pieces {
         }
     }
 
-    /// Forgets all that lies in the log before `at`.
+    /// Drops everything in the log before `at`.
     pub fn forget_before(&mut self, at: u64) {
         self.by_start.retain(|_, piece| piece.record.at >= at);
     }
@@ -172,7 +172,8 @@ mod tests {
     }
 
     proptest! {
-        /// Records in any order, against one number per byte; and each batch loses exactly what it has no more.
+        /// Records in any order, against one number per byte; and each batch loses exactly the bytes that it
+        /// does not have any more.
         #[test]
         fn the_newest_record_of_each_byte_is_kept(
             records in prop::collection::vec((0u64..40, 1u32..20, any::<bool>()), 1..30),

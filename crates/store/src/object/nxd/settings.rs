@@ -1,18 +1,19 @@
-//! What can be set, and what is counted.
+//! Settings and counters of a cache.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Whether small writes go to the cache.
+/// Destination of small writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum NxdMode {
-    /// They do.
+    /// They go to the cache.
     #[default]
     On,
-    /// They go to the disk; what the cache holds is written back as usual.
+    /// They go to the disk; the cache's content is written back as usual.
     Off,
-    /// They go to the disk, and what the cache holds is written back at once, so that it is not needed any more.
+    /// They go to the disk, and the cache's content is written back at once, so that it is not needed any
+    /// more.
     Drain,
 }
 
@@ -39,24 +40,25 @@ impl FromStr for NxdMode {
     }
 }
 
-/// What can be changed while a cache is in use.
+/// Settings that can be changed while a cache is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NxdSettings {
-    /// Whether small writes go to the cache.
+    /// Destination of small writes.
     pub mode: NxdMode,
     /// Largest write in bytes that goes to the cache; at most [`NxdSettings::THRESHOLD_MAX`].
     pub threshold: u32,
-    /// A small write goes to the disk if so many before it in its object each began where the last one ended; 0 for never.
+    /// Number of consecutive writes before a small one in its object, each beginning at the end of the last,
+    /// that send it to the disk; 0 for never.
     pub stream_writes: u32,
     /// Percent of the log in use from which it is written back as fast as the disk can.
     pub high_percent: u32,
-    /// Percent down to which that goes on.
+    /// Percent in use at which that ends.
     pub low_percent: u32,
-    /// Milliseconds without a read or write after which it is written back, too.
+    /// Milliseconds without a read or write after which the log is written back, too.
     pub idle_ms: u64,
-    /// Bytes per second that are written back while idle; 0 for no limit.
+    /// Bytes per second of write-back while idle; 0 for no limit.
     pub idle_bytes_per_second: u64,
-    /// Milliseconds that a write waits for room in the log before it goes to the disk.
+    /// Milliseconds that a write waits for space in the log before it goes to the disk.
     pub full_wait_ms: u64,
 }
 
@@ -64,7 +66,7 @@ impl NxdSettings {
     /// Largest threshold in bytes: a batch of the log has to hold it.
     pub const THRESHOLD_MAX: u32 = 512 << 10;
 
-    /// With impossible values cut to possible ones.
+    /// Limits all values to their valid ranges.
     pub(super) fn checked(mut self) -> NxdSettings {
         self.threshold = self.threshold.min(NxdSettings::THRESHOLD_MAX);
         self.high_percent = self.high_percent.clamp(1, 95);
@@ -88,69 +90,71 @@ impl Default for NxdSettings {
     }
 }
 
-/// How a cache is opened.
+/// Options of opening a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NxdOptions {
-    /// What can be changed later.
+    /// Settings that can be changed later.
     pub settings: NxdSettings,
-    /// Overwrite what is on the device, and give up what a cache of this store that is not there held.
+    /// Overwrite data on the device, and give up the content of a missing cache of this store.
     pub force: bool,
-    /// Take what can be read of a damaged log, and leave what cannot.
+    /// Recover the readable part of a damaged log, and skip the rest.
     pub salvage: bool,
-    /// Look only: nothing is written back, and the mark stays as it is. The device is to keep in memory what is written to it.
+    /// Open read-only: nothing is written back, and the mark stays as it is. The device must keep writes to
+    /// it in memory.
     pub read_only: bool,
 }
 
 /// A snapshot of a cache's counters; sums since it was opened unless noted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NxdStats {
-    /// Whether small writes go to the cache now.
+    /// Destination of small writes at this moment.
     pub mode: NxdMode,
-    /// Bytes of the log.
+    /// Size of the log in bytes.
     pub size: u64,
-    /// Bytes of the log in use now.
+    /// Bytes of the log in use at this moment.
     pub used: u64,
-    /// Bytes now that only the cache has.
+    /// Bytes at this moment that only the cache has.
     pub dirty: u64,
-    /// The store cannot be used without the cache now.
+    /// The store cannot be used without the cache at this moment.
     pub is_needed: bool,
     /// Reads that found all their bytes in the cache.
     pub read_hits: u64,
-    /// Reads that found a part of them.
+    /// Reads that found a part of their bytes in the cache.
     pub read_parts: u64,
-    /// Reads that found none.
+    /// Reads that found no bytes in the cache.
     pub read_misses: u64,
     /// Bytes read from the cache.
     pub read_hit_bytes: u64,
     /// Writes to the cache.
     pub writes: u64,
-    /// Their bytes.
+    /// Bytes written to the cache.
     pub write_bytes: u64,
     /// Writes to the disk because of their size.
     pub bypassed_large: u64,
-    /// Because they went on with a stream.
+    /// Writes to the disk because they continued a stream.
     pub bypassed_stream: u64,
-    /// Because there was no room in the log.
+    /// Writes to the disk because the log was full.
     pub bypassed_full: u64,
-    /// Because the mode says so, the disk had no space to set aside, or the log failed.
+    /// Writes to the disk because of the mode, because the disk had no space to reserve, or because the log
+    /// failed.
     pub bypassed_other: u64,
-    /// Times that data had to be written back at once because something else changed it.
+    /// Times that data had to be written back at once because of another change.
     pub settled: u64,
     /// Bytes written back.
     pub flushed_bytes: u64,
-    /// In so many transfers.
+    /// Transfers of write-back.
     pub flush_writes: u64,
-    /// Bytes per second of the last round of writing back.
+    /// Bytes per second of the last round of write-back.
     pub flush_rate: u64,
-    /// Rounds that failed.
+    /// Rounds of write-back that failed.
     pub flush_failures: u64,
     /// Batches written to the log.
     pub batches: u64,
-    /// Flushes of its device.
+    /// Flushes of the device of the log.
     pub flushes: u64,
-    /// Entries of the log that were read back when it was opened.
+    /// Entries of the log that were replayed when it was opened.
     pub replayed: u64,
-    /// Flushes of its device that failed.
+    /// Flushes of the device of the log that failed.
     pub sync_failures: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a log holds and what is damaged in it, without changing anything.
+//! Survey of a log and its damage, without changing anything.
 
 use super::log::{read_superblock, superblock_copies};
 use super::pair::problem;
@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// Damage, and objects behind it, that are kept by name.
+/// Number of damaged places, and of objects after them, that are kept by name.
 const NAMED_MAX: usize = 100;
 
-/// Bytes of an object.
+/// A range of bytes of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectRange {
-    /// The object.
+    /// Object that the bytes belong to.
     pub object: Fid,
-    /// First byte and the one after the last.
+    /// Offsets of the first byte and after the last.
     pub range: Range<u64>,
 }
 
@@ -44,30 +44,31 @@ impl From<&NxdEntry> for ObjectRange {
     }
 }
 
-/// One thing in a log that is not what was written.
+/// A damaged place of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LogDamage {
-    /// A copy of the superblock cannot be read. Opening writes it anew.
+    /// A copy of the superblock cannot be read. Opening rewrites it.
     Superblock {
-        /// Where on the device, in bytes.
+        /// Offset on the device, in bytes.
         at_device: u64,
-        /// Why.
+        /// Reason.
         error: NxdError,
     },
-    /// Bytes of an object in a batch that was durable. Reading them gives an error unless something newer covers them.
+    /// Bytes of an object in a durable batch. Reading them returns an error unless newer ones cover them.
     Data {
-        /// Where the batch begins on the device, in bytes.
+        /// Offset of the batch on the device, in bytes.
         at_device: u64,
-        /// The bytes.
+        /// Range of the bytes in the object.
         bytes: ObjectRange,
     },
-    /// Batches that were durable cannot be read at all: what they and others before and behind them hold cannot be told apart.
+    /// Durable batches that cannot be read at all: they may have contained forget entries, so bytes before
+    /// them cannot be distinguished from replaced ones.
     Batches {
-        /// Where the first begins on the device, in bytes.
+        /// Offset of the first batch on the device, in bytes.
         at_device: u64,
-        /// Blocks up to the next one that can be read.
+        /// Number of blocks up to the next readable one.
         blocks: u64,
-        /// What the first seems to hold.
+        /// Probable content of the first batch.
         seems: Vec<ObjectRange>,
     },
 }
@@ -101,30 +102,30 @@ impl fmt::Display for LogDamage {
     }
 }
 
-/// What a log holds.
+/// Content of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogSurvey {
-    /// The superblock that counts.
+    /// Superblock in force.
     pub superblock: NxdSuperblock,
-    /// Position behind the last batch.
+    /// Position after the last batch.
     pub end: u64,
-    /// Position up to which something says that the log was durable.
+    /// Position up to which the log is known to have been durable.
     pub durable: u64,
-    /// Batches that can be read.
+    /// Readable batches.
     pub batches: u64,
-    /// Their entries.
+    /// Entries of these batches.
     pub entries: u64,
-    /// Batches behind the end: a power cut kept one before them from the device, or an earlier run wrote them.
+    /// Batches after the end: a power cut lost one before them, or an earlier run wrote them.
     pub behind: u64,
-    /// The first things that are damaged.
+    /// First damaged places.
     pub damage: Vec<LogDamage>,
-    /// How many there are.
+    /// Number of damaged places.
     pub damage_count: u64,
-    /// How many of them are [`LogDamage::Data`]: a store that opens finds those that still count by itself.
+    /// Number of [`LogDamage::Data`] among them: a store that opens finds those that still matter itself.
     pub damaged_data: u64,
-    /// Blocks that cannot be told apart.
+    /// Blocks of such batches.
     pub lost_blocks: u64,
-    /// Objects with data behind the first of them, with the bytes that the log has for them.
+    /// Objects with data in batches after the first unreadable one, with the bytes that the log has for each.
     pub hidden: BTreeMap<Fid, u64>,
 }
 
@@ -145,7 +146,7 @@ impl LogSurvey {
         }
     }
 
-    /// Walks the log on a device.
+    /// Surveys the log on a device.
     ///
     /// # Errors
     /// Those of the device; [`CacheProblem::Superblock`] if it is no cache.
@@ -170,7 +171,7 @@ impl LogSurvey {
         Ok(survey)
     }
 
-    /// A store whose log has this does not open: bytes that were replaced since could come back.
+    /// Whether a store with this log is refused: replaced bytes could reappear.
     pub fn is_refused(&self) -> bool {
         self.lost_blocks > 0
     }
@@ -223,7 +224,7 @@ impl LogSurvey {
         }
     }
 
-    /// The objects behind what cannot be read, in words; `None` if there are none.
+    /// Describes the objects after unreadable batches; `None` if there are none.
     pub fn hidden_text(&self) -> Option<String> {
         let names: Vec<String> =
             self.hidden.iter().map(|(object, bytes)| format!("object {object} ({bytes} bytes)")).collect();

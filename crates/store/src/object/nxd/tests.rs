@@ -1,4 +1,4 @@
-//! The suite that every store passes, over both back ends; writing back, pairing, faults, crashes.
+//! The suite that every store passes, over both back ends; write-back, pairing, faults, crashes.
 
 mod again;
 mod crash;
@@ -14,7 +14,7 @@ fn fid(oid: u32) -> Fid {
     Fid::ost_object(0, oid)
 }
 
-/// Nothing is written back by itself, and no stream goes around.
+/// No write-back in the background, and no stream bypasses the cache.
 fn quiet() -> NxdOptions {
     let settings = NxdSettings {
         high_percent: 95,
@@ -26,7 +26,7 @@ fn quiet() -> NxdOptions {
     NxdOptions { settings, ..NxdOptions::default() }
 }
 
-/// Flash devices by the directory of their store: they stay when a store is closed.
+/// Flash devices by the directory of their store: they outlive a closed store.
 #[derive(Default)]
 struct Devices(Mutex<HashMap<PathBuf, Arc<MemoryDevice>>>);
 
@@ -45,7 +45,7 @@ fn block_store(dir: &Path) -> Arc<dyn ObjectStore> {
     Arc::new(BlockStore::open(dir, block_options()).expect("opens"))
 }
 
-/// A block store with a cache of `size` bytes.
+/// Opens a block store with a cache of `size` bytes.
 fn in_memory(dir: &Path, flash: &Arc<MemoryDevice>, options: &NxdOptions) -> Nxd {
     let store = block_store(dir);
     ids(&*store).reserve(fid(1).seq, 1000).expect("reserved");

@@ -1,8 +1,8 @@
-//! Walks the log on a device from its tail to its end, and tells an end that is in order from damage.
+//! Walks the log on a device from its tail to its end, and distinguishes a regular end from damage.
 //!
-//! A power cut may take any batch that was not flushed, so a batch that is not whole ends the log. If something says that the log was
-//! durable beyond that place, it is damage: the superblock, or a batch behind it, which were written after the flush. `docs/formats/nxd.md`
-//! has the rules.
+//! A power cut may lose any batch that was not flushed, so an incomplete batch ends the log. It is damage if
+//! the superblock, or a batch after that place, records that the log was durable beyond it: both were written
+//! after the flush. `docs/formats/nxd.md` has the rules.
 
 use super::log::superblock_copies;
 use crate::object::block::device::{BLOCK, BlockDevice, ReadOp};
@@ -10,35 +10,36 @@ use nacre_ondisk::nxd::{NxdBatch, NxdEntry, NxdSuperblock, data_crc};
 use std::io;
 use std::ops::Range;
 
-/// Most blocks of a batch.
+/// Maximum blocks of a batch.
 pub(super) const BATCH_BLOCKS: u64 = 256;
-/// The log is not written so many blocks beyond what the superblock says is durable: so no more of a ring has to be searched for
-/// batches behind the end.
+/// Maximum blocks of log beyond the durable position in the superblock: so no more of a ring has to be
+/// searched for batches after the end.
 pub(super) const MARK_EVERY: u64 = 4096;
-/// Largest position: nobody has written so much to a device.
+/// Largest position: more than any device can have written.
 const POSITION_MAX: u64 = 1 << 50;
-/// Blocks that are read at once.
+/// Blocks read at once.
 const WINDOW: u64 = 256;
 
-/// Something in the log, in its order.
+/// An item of the log, in order.
 pub(super) enum Found<'a> {
-    /// A batch, and which of its entries have data that is not what was written; that was durable.
+    /// A batch, and its entries whose durable data is damaged.
     Batch { batch: &'a NxdBatch, damaged: &'a [usize] },
-    /// Blocks that held durable batches which cannot be read. `entries` is what the first of them seems to hold.
+    /// Blocks of durable batches that cannot be read. `entries` is the probable content of the first of them.
     Gap { range: Range<u64>, entries: Vec<NxdEntry> },
 }
 
-/// How a walk ended.
+/// End of a walk.
 pub(super) struct End {
-    /// Behind the last batch.
+    /// Position after the last batch.
     pub position: u64,
-    /// Position up to which the log was durable, as far as something says so.
+    /// Position up to which the log is known to have been durable.
     pub durable: u64,
-    /// Batches behind the end that are not a part of the log.
+    /// Batches after the end that are not a part of the log.
     pub behind: u64,
 }
 
-/// Splits a range of a log, in bytes at block boundaries, where its ring ends: offset on the device and length.
+/// Splits a range of a log, in bytes at block boundaries, where its ring ends: offset on the device and
+/// length.
 pub(super) fn on_device(ring: u64, at: u64, len: u64) -> [(u64, u64); 2] {
     let (at, ring) = (at % (ring * BLOCK), ring * BLOCK);
     let first = len.min(ring - at);
@@ -56,8 +57,8 @@ pub(super) fn read_range(device: &dyn BlockDevice, ring: u64, at: u64, buffer: &
     device.read(&mut ops)
 }
 
-/// The same block by block: those that the device refuses to read are zeros, as damaged as any other that is not what was written.
-/// `error` if it reads nothing at all, no superblock either.
+/// Reads it block by block: those that the device fails to read are zeros, as damaged as any other. Returns
+/// `error` if it reads nothing at all, not even a superblock.
 fn read_each(
     device: &dyn BlockDevice,
     ring: u64,
@@ -75,9 +76,9 @@ fn read_each(
     if is_any_read || superblock_copies(device).is_ok() { Ok(()) } else { Err(error) }
 }
 
-/// What lies behind a place where no whole batch is.
+/// Batches after a place without a valid one.
 struct Behind {
-    /// Up to here the log was durable.
+    /// Position up to which the log was durable.
     durable: u64,
     /// Positions and epochs of headers, in order.
     headers: Vec<(u64, u64)>,
@@ -91,7 +92,7 @@ struct Walker<'a> {
     behind: Option<Behind>,
 }
 
-/// Goes through the log behind a superblock; `found` is told of everything in it, in order.
+/// Walks the log of a superblock; `found` receives everything in it, in order.
 ///
 /// # Errors
 /// Those of the device.
@@ -139,16 +140,16 @@ impl Behind {
 }
 
 impl Walker<'_> {
-    /// Where the log ends at the latest.
+    /// Returns the maximum end of the log.
     fn limit(&self) -> u64 {
         self.superblock.tail + self.ring
     }
 
-    /// A header that belongs to this position.
+    /// Returns the header that belongs to this position.
     fn header(&mut self, position: u64) -> io::Result<Option<NxdBatch>> {
         let (cache, limit) = (self.superblock.cache, self.limit());
         let Ok(batch) = NxdBatch::decode(self.read(position, 1)?) else { return Ok(None) };
-        // What the superblock does not call durable was written after it: in its epoch.
+        // Batches beyond the superblock's durable position were written after it: in its epoch.
         let newest = self.superblock.epoch;
         let is_new = self.superblock.durable > 0 && position >= self.superblock.durable;
         let oldest = if is_new { newest } else { 0 };
@@ -159,7 +160,7 @@ impl Walker<'_> {
         Ok(is_here.then_some(batch))
     }
 
-    /// The next batch of the log if its header is whole, and the entries whose data is not.
+    /// Returns the next batch of the log if its header is valid, and the entries whose data is not.
     fn batch(&mut self, position: u64, epoch: u64) -> io::Result<Option<(NxdBatch, Vec<usize>)>> {
         let Some(batch) = self.header(position)?.filter(|batch| batch.epoch >= epoch) else {
             return Ok(None);
@@ -175,7 +176,7 @@ impl Walker<'_> {
         Ok(Some((batch, damaged)))
     }
 
-    /// Up to where the log was durable, as the superblock and batches behind a position say.
+    /// Returns the position up to which the log was durable, by the superblock and batches after a position.
     fn durable(&mut self, position: u64) -> io::Result<u64> {
         if self.behind.is_none() {
             let from = position.max(self.superblock.durable);
@@ -199,7 +200,7 @@ impl Walker<'_> {
         headers.iter().find(|(at, of)| *at > position && *of >= epoch).map(|(at, _)| *at)
     }
 
-    /// Entries that a damaged header seems to have, as far as their data is whole or there is none.
+    /// Returns the probable entries of a damaged header, if their data is valid or they have none.
     fn guess(&mut self, range: &Range<u64>) -> io::Result<Vec<NxdEntry>> {
         let bytes = self.read(range.start, (range.end - range.start).min(BATCH_BLOCKS))?;
         let mut entries = NxdBatch::entries_of_damaged(bytes);

@@ -1,4 +1,4 @@
-//! One object being changed: what it was, what it becomes, and the operations that make it so.
+//! A change of one object: its state before and after, and the operations for it.
 
 use super::{CHUNK_BYTES, RecordStore, chunk_key, coarse_now};
 use crate::meta::Batch;
@@ -9,10 +9,10 @@ use nacre_types::{Fid, Timestamp};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, Range};
 
-/// Space is counted in units of so many bytes, as file systems below OSTs do.
+/// Unit of space accounting in bytes, as in file systems below OSTs.
 const ALLOCATION_UNIT: u64 = 4096;
 
-/// An object without its bytes.
+/// Head of an object, without its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Head {
     pub size: u64,
@@ -27,15 +27,16 @@ impl Head {
     }
 }
 
-/// An object that is being changed. Others wait for it until this is dropped, which is to be after the commit.
+/// An object that is being changed. Other threads wait for it until this is dropped, which must be after the
+/// commit.
 pub struct Edit<'a> {
     store: &'a RecordStore,
     object: Fid,
-    /// As stored.
+    /// Head as stored.
     before: Option<Head>,
     size: u64,
     allocated: u64,
-    /// Changed chunks as they will be; those that are empty go.
+    /// Changed chunks with their new content; empty ones are deleted.
     chunks: BTreeMap<u32, Vec<u8>>,
     _locked: RwLockWriteGuard<'a, ()>,
 }
@@ -56,17 +57,17 @@ impl<'a> Edit<'a> {
         Ok(Edit { store, object, before, size, allocated, chunks, _locked: locked })
     }
 
-    /// True if the object exists.
+    /// Whether the object exists.
     pub fn exists(&self) -> bool {
         self.before.is_some()
     }
 
-    /// Size as it will be.
+    /// Returns the new size.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The bytes of a chunk as they will be; what is missing to its end is zeros.
+    /// Returns the new bytes of a chunk; the missing rest is zeros.
     fn bytes(&mut self, number: u32) -> Result<Vec<u8>> {
         if let Some(bytes) = self.chunks.get(&number) {
             return Ok(bytes.clone());
@@ -85,7 +86,7 @@ impl<'a> Edit<'a> {
         self.chunks.insert(number, bytes);
     }
 
-    /// Calls `change` with the bytes of each chunk that `range` touches and the part of it that it touches.
+    /// Calls `change` with the bytes of each chunk that `range` touches and the part that it touches.
     fn each(&mut self, range: Range<u64>, change: impl Fn(&mut Vec<u8>, Range<usize>, u64)) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -118,9 +119,10 @@ impl<'a> Edit<'a> {
         Ok(())
     }
 
-    /// Makes a range read as zeros and frees what it can.
+    /// Zeroes a range and frees its space where possible.
     pub(super) fn punch(&mut self, range: Range<u64>) -> Result<()> {
-        // Nothing lies beyond what was ever allocated there, so that a long range costs no more than a short one.
+        // Nothing is stored beyond the chunks ever allocated there, so a long range costs no more than a
+        // short one.
         let numbers = self.numbers()?;
         for number in numbers {
             let start = u64::from(number) * CHUNK_BYTES;
@@ -139,7 +141,7 @@ impl<'a> Edit<'a> {
         Ok(())
     }
 
-    /// Has a range hold space.
+    /// Allocates space for a range.
     pub(super) fn allocate(&mut self, range: Range<u64>) -> Result<()> {
         self.each(range, |bytes, part, _| {
             if bytes.len() < part.end {
@@ -160,12 +162,12 @@ impl<'a> Edit<'a> {
         Ok(())
     }
 
-    /// As [`Edit::set_size`], but never down.
+    /// Sets the size as [`Edit::set_size`] does, but never decreases it.
     pub(super) fn grow(&mut self, size: u64) {
         self.size = self.size.max(size);
     }
 
-    /// Chunks that hold bytes now.
+    /// Returns the numbers of the chunks that hold bytes at this moment.
     fn numbers(&self) -> Result<Vec<u32>> {
         let mut numbers: Vec<u32> = match self.before {
             Some(Head { is_inline: false, .. }) => self.store.numbers(self.object)?,
@@ -177,7 +179,7 @@ impl<'a> Edit<'a> {
         Ok(numbers)
     }
 
-    /// Adds what has changed to a batch and says what the object will be.
+    /// Adds the changes to a batch and returns the new attributes.
     pub fn stage(&mut self, batch: &mut Batch) -> ObjectAttr {
         let was_inline = self.before.is_none_or(|head| head.is_inline);
         let first = self.chunks.get(&0);
@@ -205,8 +207,8 @@ impl<'a> Edit<'a> {
 }
 
 impl RecordStore {
-    /// Adds the end of an object to a batch; false if there is none. Its bytes are not looked at. Nobody may change it between
-    /// this and the commit.
+    /// Adds the destruction of an object to a batch; false if it does not exist. Its bytes are not read. It
+    /// must not change between this call and the commit.
     ///
     /// # Errors
     /// [`ObjectError::Closed`]; those of the store.
@@ -215,7 +217,7 @@ impl RecordStore {
         self.stage_destroy_locked(object, batch)
     }
 
-    /// Makes an empty object, if it does not exist, by a transaction of the caller's.
+    /// Adds an empty object to a batch of the caller, if it does not exist.
     ///
     /// # Errors
     /// [`ObjectError::Closed`]; those of the store.
@@ -227,7 +229,7 @@ impl RecordStore {
         Ok(())
     }
 
-    /// Removes an object that was made while its file was being removed.
+    /// Removes an object that was created while its file was being removed.
     ///
     /// # Errors
     /// [`ObjectError::Closed`]; those of the store.
@@ -252,7 +254,7 @@ impl RecordStore {
         Ok(true)
     }
 
-    /// Numbers of the chunks that lie in records of their own.
+    /// Returns the numbers of the chunks in records of their own.
     pub(super) fn numbers(&self, object: Fid) -> Result<Vec<u32>> {
         let mut numbers = Vec::new();
         self.meta.scan(self.table, &object.to_key(), Bound::Unbounded, &mut |key, _| {
@@ -262,7 +264,7 @@ impl RecordStore {
         Ok(numbers)
     }
 
-    /// The head of an object; `inline` gets its bytes if they lie in it.
+    /// Returns the head of an object; `inline` receives its bytes if they are in it.
     pub(super) fn head(&self, object: Fid, inline: impl FnOnce(Option<&[u8]>)) -> Result<Option<Head>> {
         let read = self.meta.get(self.table, &object.to_key(), |value| {
             value.map(|value| {

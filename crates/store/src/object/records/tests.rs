@@ -25,7 +25,7 @@ fn bytes(store: &RecordStore, object: Fid) -> Vec<u8> {
     buffer
 }
 
-/// Records that the store has, heads included.
+/// Returns the number of records of the store, heads included.
 fn records(store: &RecordStore) -> usize {
     let mut count = 0;
     store

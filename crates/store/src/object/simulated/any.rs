@@ -1,5 +1,5 @@
-//! Whatever can be simulated below a store, in one grammar: service times of the transfers of the store itself, or a model of its
-//! device below its checksums and its allocator.
+//! All simulations below a store, in one grammar: service times of the transfers of the store itself, or a
+//! model of its device below its checksums and its allocator.
 
 use super::{Medium, Simulation};
 use crate::object::block::Core;
@@ -10,19 +10,19 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 
-/// What is simulated below a store. Written `off`, as a [`Medium`] or as a [`MediaSpec`].
+/// Simulation below a store. Written `off`, as a [`Medium`] or as a [`MediaSpec`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AnyMedium {
     /// Nothing: service times are the device's own.
     Nothing,
-    /// Of the transfers of any store.
+    /// Service times of the transfers of any store.
     Store(Medium),
-    /// Of the device of a store that has one.
+    /// Model of the device of a store that has one.
     Device(MediaSpec),
 }
 
 impl AnyMedium {
-    /// What `store` simulates.
+    /// Returns the simulation of `store`.
     pub fn of(store: &dyn ObjectStore) -> AnyMedium {
         let Abilities { simulation, device_store, .. } = store.abilities();
         let device = device_store.and_then(|core| core.simulated_device().media()).map(AnyMedium::Device);
@@ -30,10 +30,11 @@ impl AnyMedium {
         device.or_else(medium).unwrap_or(AnyMedium::Nothing)
     }
 
-    /// Makes `store` simulate this from now on, instead of what it simulated.
+    /// Makes `store` simulate this from now on, instead of its previous simulation.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if the store has no such thing, which then changes nothing; `EFBIG` if its device is too large for the model.
+    /// `EOPNOTSUPP` if the store does not support it, with nothing changed; `EFBIG` if its device is too
+    /// large for the model.
     pub fn set(self, store: &dyn ObjectStore) -> io::Result<()> {
         let refused = || io::Error::from(Errno::OPNOTSUPP);
         let (medium, media) = match self {
@@ -55,7 +56,7 @@ impl AnyMedium {
         Ok(())
     }
 
-    /// Whether what was done before decides what a transfer takes: then nothing may be done without it being simulated.
+    /// Whether service times depend on earlier transfers: then every transfer must be simulated.
     pub fn remembers(self) -> bool {
         matches!(self, AnyMedium::Device(MediaSpec::Flash(_)))
     }

@@ -1,82 +1,82 @@
-//! When to trim, and how much: pure decisions on a clock that the caller has.
+//! When to trim, and how much: pure decisions on the caller's clock.
 //!
-//! A run begins when enough is free that the medium was not told of, and ends when it has been told of everything. It makes
-//! pieces, of a tenth of a second each by the rate that holds, so that it notices soon when others begin to work. Then it pauses,
-//! unless so much waits that it goes on at a lower rate.
+//! A run begins when enough free space is untrimmed, and ends when all of it is trimmed. It is divided into
+//! pieces of a tenth of a second each at the current rate, so that it soon notices other work. Then it
+//! pauses, unless so much is untrimmed that it continues at a lower rate.
 
 use super::{TrimSettings, Trimmed};
 use std::fmt;
 use std::time::Duration;
 
-/// How often an idle policy looks around.
+/// Interval at which an idle policy checks again.
 const TICK: Duration = Duration::from_secs(1);
-/// The same while a run waits for others to pause.
+/// Interval while a run waits for other work to pause.
 const LOADED_TICK: Duration = Duration::from_millis(250);
-/// Pieces of a second.
+/// Pieces per second.
 const PIECES: u64 = 10;
-/// Bounds of a piece in bytes.
+/// Least bytes of a piece.
 const PIECE_MIN: u64 = 1 << 20;
 const PIECE_MAX: u64 = 64 << 20;
-/// What one command to a medium counts as, at least: many small extents are more work than their bytes.
+/// Least bytes that one command to a medium counts as: many small extents are more work than their bytes.
 const COMMAND_BYTES: u64 = 128 << 10;
-/// Least number of bytes that are asked for at a time.
+/// Least number of bytes requested at a time.
 const ASK_MIN: u64 = 4096;
-/// How long a failure is waited out.
+/// Time for which a failure suspends trimming.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
 
-/// What others do at the store.
+/// Other work of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Load {
     /// Transfers in progress.
     pub in_progress: u64,
-    /// Transfers since the beginning.
+    /// Transfers completed since the beginning.
     pub done: u64,
 }
 
-/// What a policy looks at.
+/// Inputs of a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sight {
     /// Time since the beginning.
     pub now: Duration,
-    /// Bytes that are free and untold.
+    /// Bytes that are free and untrimmed.
     pub untold: u64,
-    /// Bytes of the store.
+    /// Size of the store in bytes.
     pub total: u64,
-    /// What others do.
+    /// Other work of the store.
     pub load: Load,
 }
 
-/// What is to be done.
+/// Decision of the policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Look again after this time.
+    /// Check again after this time.
     Rest(Duration),
-    /// Trim, then say what became of it, and look again.
+    /// Trim, then report the result, and check again.
     Tell {
-        /// From where on.
+        /// Place at which to begin.
         from: u64,
-        /// How much at most.
+        /// Maximum bytes.
         max_bytes: u64,
     },
 }
 
-/// What goes on.
+/// State of the policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TrimState {
-    /// It is switched off.
+    /// Trimming is switched off.
     Off,
-    /// There is too little to tell.
+    /// There is too little to trim.
     #[default]
     Idle,
-    /// There is enough to tell, but others work.
+    /// There is enough to trim, but there is other work.
     Waiting,
-    /// A run is under way.
+    /// A run is in progress.
     Trimming,
-    /// A run is under way although others work.
+    /// A run is in progress in spite of other work.
     Busy,
-    /// A run has stopped because others work.
+    /// A run has stopped because of other work.
     Paused,
-    /// The medium does not want to know, or failed lately.
+    /// The medium does not support trim, or failed recently.
     Failed,
 }
 
@@ -102,12 +102,12 @@ pub struct Policy {
     done: u64,
     /// Transfers that still count as little, refilled by `quiet_iops`.
     allowance: f64,
-    /// Since when there is little other work; `None` while there is more.
+    /// Time since which there is little other work; `None` while there is more.
     quiet_since: Option<Duration>,
-    /// Where the run under way goes on.
+    /// Place at which the run in progress continues.
     run: Option<u64>,
     is_urgent: bool,
-    /// When the next piece is due, by the rate.
+    /// Time at which the next piece is due, by the rate.
     due: Duration,
     rate: u64,
     /// Cost of a byte in the last piece, by [`COMMAND_BYTES`]; 0 before the first.
@@ -119,7 +119,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Decides.
+    /// Decides the next step.
     pub fn look(&mut self, settings: &TrimSettings, sight: &Sight) -> Step {
         let is_quiet = self.weigh_load(settings, sight);
         if !settings.is_on {
@@ -179,13 +179,13 @@ impl Policy {
         sight.now - since >= settings.idle
     }
 
-    /// A piece was told.
+    /// Notes that a piece was trimmed.
     pub fn told(&mut self, now: Duration, trimmed: &Trimmed) {
         let commands = trimmed.extents.unwrap_or(0).saturating_mul(COMMAND_BYTES);
         let cost = trimmed.bytes.max(commands);
         self.byte_cost = if trimmed.bytes > 0 { cost as f64 / trimmed.bytes as f64 } else { 0.0 };
         self.due += Duration::from_secs_f64(cost as f64 / self.rate.max(1) as f64);
-        // What a slow medium takes longer is not made up for.
+        // Time lost to a slow medium is not caught up.
         self.due = self.due.max(now);
         self.run = trimmed.next;
         if self.run.is_none() {
@@ -193,7 +193,7 @@ impl Policy {
         }
     }
 
-    /// A piece could not be told. With a reason for good, else for a while.
+    /// Notes that a piece could not be trimmed. With a reason trimming ends for good, else for a while.
     pub fn failed(&mut self, now: Duration, refusal: Option<String>) {
         self.run = None;
         self.state = TrimState::Failed;
@@ -203,33 +203,33 @@ impl Policy {
         }
     }
 
-    /// Tries again what failed.
+    /// Retries after failures.
     pub fn forgive(&mut self) {
         self.refusal = None;
         self.retry_at = None;
     }
 
-    /// Counts from 0 again.
+    /// Resets the counters to 0.
     pub fn clear(&mut self) {
         (self.runs, self.pauses) = (0, 0);
     }
 
-    /// What goes on.
+    /// Returns the state.
     pub fn state(&self) -> TrimState {
         self.state
     }
 
-    /// Runs that were begun.
+    /// Returns the number of runs begun.
     pub fn runs(&self) -> u64 {
         self.runs
     }
 
-    /// How often a run stopped because others worked.
+    /// Returns how often a run stopped because of other work.
     pub fn pauses(&self) -> u64 {
         self.pauses
     }
 
-    /// Why the medium is not asked any more.
+    /// Returns the reason why the medium is not tried any more.
     pub fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }

@@ -1,21 +1,22 @@
-//! Settings of the policy.
+//! Settings of the trim policy.
 
 use std::time::Duration;
 
-/// When a store is trimmed, and how fast.
+/// Conditions and rates of trimming a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TrimSettings {
-    /// At all.
+    /// Trimming is switched on.
     pub is_on: bool,
-    /// Bytes per second while little else is done; at least [`TrimSettings::RATE_MIN`].
+    /// Bytes per second while there is little other work; at least [`TrimSettings::RATE_MIN`].
     pub rate: u64,
-    /// Bytes per second while other work is done and much waits; 0 for none.
+    /// Bytes per second while there is other work and much is untrimmed; 0 for none.
     pub busy_rate: u64,
-    /// Percent of the store that must be free and untold before a run begins; 0 begins with the first byte.
+    /// Percent of the store that must be free and untrimmed before a run begins; 0 begins with the first
+    /// byte.
     pub start_percent: u32,
-    /// Percent of the store that is so much that other work does not stop a run.
+    /// Percent of the store that, free and untrimmed, keeps a run going in spite of other work.
     pub urgent_percent: u32,
-    /// How long there must have been little other work.
+    /// Time for which there must have been little other work.
     pub idle: Duration,
     /// Transfers per second that count as little.
     pub quiet_iops: u32,

@@ -1,4 +1,4 @@
-//! The policy on a clock that does not tick by itself, and the thread on a device in memory.
+//! The policy on a simulated clock, and the thread on a device in memory.
 
 use super::*;
 use crate::object::block::device::{BLOCK, BlockDevice, Fault, MemoryDevice};
@@ -20,7 +20,7 @@ fn settings() -> TrimSettings {
     }
 }
 
-/// A store of 100 GiB that is only a number, and others that use it.
+/// A store of 100 GiB that is only a number, and its other load.
 struct Scene {
     policy: Policy,
     settings: TrimSettings,
@@ -29,7 +29,7 @@ struct Scene {
     pieces: Vec<u64>,
     /// Bytes of an extent.
     extent: u64,
-    /// Transfers per second of others.
+    /// Transfers per second of other callers.
     iops: u64,
 }
 
@@ -40,7 +40,7 @@ impl Scene {
         Scene { policy, settings, sight, told: 0, pieces: Vec::new(), extent: 64 * MIB, iops: 0 }
     }
 
-    /// Lets time pass, and says how many bytes were told.
+    /// Lets time pass, and returns the bytes trimmed.
     fn pass(&mut self, time: Duration) -> u64 {
         let (before, end) = (self.told, self.sight.now + time);
         while self.sight.now < end {
@@ -134,7 +134,7 @@ fn many_small_extents_count_as_the_work_that_they_are() {
     scene.iops = 500;
     let told = scene.pass(Duration::from_secs(100));
     let commands = told / 4096;
-    // 10 MiB/s are 80 commands per second, whatever they tell of.
+    // 10 MiB/s are 80 commands per second, whatever they trim.
     assert!((7900..=8300).contains(&commands), "{commands}");
     assert!(scene.pieces[1..].iter().all(|piece| *piece <= 8 * 4096), "{:?}", &scene.pieces[..4]);
 }
@@ -171,7 +171,7 @@ fn store(dir: &std::path::Path, device: &Arc<MemoryDevice>) -> Arc<dyn ObjectSto
     Arc::new(store)
 }
 
-/// Waits for something that another thread does.
+/// Waits for the work of another thread.
 fn until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !condition() {

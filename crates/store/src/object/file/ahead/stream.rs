@@ -1,18 +1,18 @@
-//! What is known of a stream of writes and of the space that is reserved ahead of it. Pure.
+//! State of a stream of writes and of the space reserved ahead of it. Pure.
 
 use std::ops::Range;
 
 /// Unit in which space is reserved and counted, in bytes.
 pub(super) const BLOCK: u64 = 4096;
-/// As far from where the last write ended another one may begin and still be of the same stream: several threads deliver it, and
-/// clients have eight requests of 4 MiB under way.
+/// Distance in bytes from the end of the last write within which a write belongs to the same stream: several
+/// threads deliver it, and clients have eight requests of 4 MiB under way.
 const NEAR: u64 = 32 << 20;
-/// Bytes after which writes are a stream: smaller objects cost nothing.
+/// Bytes after which writes count as a stream: smaller objects cost nothing.
 const STREAM_MIN: u64 = 1 << 20;
-/// Least space that is reserved at once: with less, the next reservation comes too soon to be worth a system call.
+/// Least bytes reserved at once: with fewer, the next reservation comes too soon to be worth a system call.
 const WISH_MIN: u64 = 4 << 20;
 
-/// How far a stream of writes has come.
+/// Progress of a stream of writes.
 #[derive(Default)]
 pub(super) struct Growth {
     end: u64,
@@ -20,8 +20,8 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// Notes a write, and says how much to reserve behind it if it needs space: as much as the stream has brought so far, at most
-    /// `max`, so that what is given back is never more than what was written.
+    /// Notes a write, and returns the bytes to reserve after it if it needs space: as many as the stream has
+    /// written so far, at most `max`, so that a release never frees more than was written.
     pub(super) fn on_write(&mut self, offset: u64, len: u64, max: u64) -> Option<u64> {
         if offset.abs_diff(self.end) > NEAR {
             (self.end, self.bytes) = (offset, 0);
@@ -32,7 +32,7 @@ impl Growth {
     }
 }
 
-/// Ranges of blocks that are reserved and not written yet: in order, apart from each other.
+/// Ranges of blocks that are reserved and not written yet: in order, disjoint.
 #[derive(Default)]
 pub(super) struct Parts(Vec<Range<u64>>);
 
@@ -49,7 +49,7 @@ impl Parts {
         self.0.iter()
     }
 
-    /// Adds a range behind all others.
+    /// Adds a range after all others.
     pub(super) fn push(&mut self, range: Range<u64>) {
         match self.0.last_mut() {
             Some(last) if last.end == range.start => last.end = range.end,
@@ -57,7 +57,7 @@ impl Parts {
         }
     }
 
-    /// Takes out what a write has touched, in whole blocks; bytes that were taken out.
+    /// Removes the blocks that a write touched; returns their bytes.
     pub(super) fn written(&mut self, offset: u64, len: u64) -> u64 {
         let (start, end) = (offset / BLOCK * BLOCK, (offset + len).div_ceil(BLOCK) * BLOCK);
         let before = self.bytes();
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!((parts.count(), parts.bytes()), (1, 16 * BLOCK));
         assert_eq!(parts.written(4 * BLOCK, BLOCK), BLOCK);
         assert_eq!(parts.written(4 * BLOCK, BLOCK), 0, "a second time");
-        // A byte takes its block.
+        // A byte takes its whole block.
         assert_eq!(parts.written(10 * BLOCK - 1, 2), 2 * BLOCK);
         let left: Vec<_> = parts.iter().cloned().collect();
         assert_eq!(left, [0..4 * BLOCK, 5 * BLOCK..9 * BLOCK, 11 * BLOCK..16 * BLOCK]);

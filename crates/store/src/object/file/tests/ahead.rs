@@ -1,4 +1,4 @@
-//! Space that is reserved ahead of streams.
+//! Space reserved ahead of streams.
 
 use super::*;
 use crate::object::Fallocate;
@@ -9,17 +9,17 @@ use std::process::{Command, Stdio};
 
 const MIB: usize = 1 << 20;
 
-/// On any file system, so that what is counted can be tested everywhere.
+/// On any file system, so that the counters can be tested everywhere.
 fn everywhere() -> FileStoreOptions {
     FileStoreOptions { ahead_everywhere: true, ..FileStoreOptions::create() }
 }
 
-/// A store that shares nothing with those of tests beside it in this process.
+/// Opens a store that shares no state with those of concurrent tests in this process.
 fn alone(dir: &Path, options: FileStoreOptions) -> FileStore {
     FileStore::open_on(dir, options, Tree::open, |_| Arc::default()).unwrap()
 }
 
-/// Bytes that no two objects share.
+/// Returns bytes that no two objects have in common.
 fn pattern(object: Fid) -> Vec<u8> {
     (0..MIB as u32).map(|place| (place.wrapping_mul(object.oid * 2 + 1) >> 7) as u8).collect()
 }
@@ -31,13 +31,13 @@ fn stream(store: &FileStore, object: Fid, from_mib: usize, mib: usize) {
     }
 }
 
-/// Bytes that the file of an object takes, whoever they are counted for.
+/// Returns the bytes that the file of an object takes, whichever owner they are counted for.
 fn taken(store: &FileStore, object: Fid) -> u64 {
     let handle = store.find(object).unwrap().unwrap();
     handle.file.stat().unwrap().blocks * 512
 }
 
-/// What the file system needs to say where data is, beside the data.
+/// Metadata of the file system for the places of data, in addition to the data.
 const MAPS: u64 = 128 << 10;
 
 #[test]
@@ -52,7 +52,7 @@ fn what_is_reserved_is_counted_neither_as_the_objects_nor_as_used() {
     let attr = store.attr(fid(1)).unwrap();
     assert_eq!(attr.size, 9 * MIB as u64);
     assert!((attr.blocks * 512).abs_diff(attr.size) <= MAPS, "{attr:?}");
-    // Others use the file system too: no more than that what is reserved is not missing can be said.
+    // Other processes use the file system too: the test can only show that reserved space is not missing.
     let after = store.space().unwrap();
     let raw = store.slots.tree().space().unwrap();
     let bare = store.reserve.available(&raw, 0);
@@ -74,7 +74,7 @@ fn a_stream_that_rests_gives_back_what_it_has_and_nothing_else_of_it_changes() {
     let after = store.attr(fid(1)).unwrap();
     assert_eq!((after.size, after.mtime), (attr.size, attr.mtime));
     assert_eq!(read(&store, fid(1), 7 * MIB)[6 * MIB..], *b"the end");
-    // And begins anew.
+    // And restarts.
     stream(&store, fid(1), 7, 6);
     assert!(store.ahead.reserved_bytes() > 0);
 }
@@ -103,7 +103,7 @@ fn gaps_that_a_stream_has_left_are_holes_again() {
     let dir = tempfile::tempdir().unwrap();
     let store = alone(dir.path(), everywhere());
     stream(&store, fid(1), 0, 4);
-    // Of what was reserved behind 4 MiB one MiB is left out for good.
+    // One MiB of the space reserved after 4 MiB is left out for good.
     stream(&store, fid(1), 5, 2);
     assert!((store.attr(fid(1)).unwrap().blocks * 512).abs_diff(6 * MIB as u64) <= MAPS);
     store.ahead.give_back_rested(u64::MAX);
@@ -121,7 +121,7 @@ fn scattered_writes_small_objects_and_other_changes_reserve_and_keep_nothing() {
         store.write(fid(2), place << 30, &[1; MIB / 2]).unwrap();
     }
     assert_eq!(store.ahead.reserved_bytes(), 0);
-    // What a user has allocated behind the end is his, before a stream comes and after.
+    // Space that a user allocated after the end stays the user's, before a stream and after it.
     let keep_size = Fallocate::Allocate { keep_size: true };
     store.fallocate(fid(3), keep_size, 0, 32 * MIB as u64).unwrap();
     stream(&store, fid(3), 0, 4);
@@ -154,7 +154,7 @@ fn streams_find_all_the_space_there_is() {
         let store = alone(&disk.dir.path().join(name), options);
         let data = vec![1; MIB];
         let (mut mib, mut most) = (0, 0);
-        // Two streams beside each other until neither gets a byte.
+        // Two concurrent streams until neither can write a byte.
         while (1..3).any(|oid| matches!(store.write(fid(oid), (mib * MIB) as u64, &data), Ok(MIB))) {
             mib += 1;
             most = most.max(store.ahead.reserved_bytes());
@@ -194,7 +194,7 @@ fn a_stream_keeps_every_byte_while_files_are_closed_and_space_is_given_back_arou
     let stop = AtomicBool::new(false);
     let pieces = 300;
     nacre_env::thread::scope(|scope| {
-        // More objects than may be open, so that those of the streams would be closed between two writes.
+        // More objects than may be open, so that the streams' objects would be closed between two writes.
         scope.spawn(|| {
             for oid in (0..2000).map(|count| 100 + count % 500) {
                 store.write(fid(oid), 0, b"small").unwrap();
@@ -316,7 +316,7 @@ fn the_start_after_a_kill_gives_back_what_was_reserved() {
     assert_eq!(records, 0);
 }
 
-/// Pieces that eight objects lie in, which are written by a thread each.
+/// Returns the pieces of eight objects, each written by a thread of its own.
 fn pieces_of_streams(dir: &Path, ahead_max_bytes: u64) -> usize {
     let store = alone(dir, FileStoreOptions { ahead_max_bytes, ..FileStoreOptions::create() });
     nacre_env::thread::scope(|scope| {
@@ -349,6 +349,6 @@ fn streams_beside_each_other_lie_in_fewer_pieces() {
         return;
     }
     let with = pieces_of_streams(&dir.path().join("with"), 64 << 20);
-    // Each doubling of 32 MiB, from 4 on, may begin a piece, and so may what the file system has free.
+    // Each doubling of 32 MiB, from 4 on, may begin a piece, and so may the free extents of the file system.
     assert!(with <= 8 * 12, "{with} pieces of 8 objects");
 }

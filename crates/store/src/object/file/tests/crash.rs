@@ -1,6 +1,7 @@
-//! Killing the process that writes.
+//! Kills of the process that writes.
 //!
-//! The test starts itself again as the victim: a process of its own, told by the environment where to write.
+//! The test starts itself again as the victim: a separate process, which finds the directory in its
+//! environment.
 
 use super::*;
 use std::io::{BufRead, BufReader};
@@ -9,14 +10,14 @@ use std::process::{Command, Stdio};
 /// Names the store's directory in the victim's environment.
 const VICTIM_DIR: &str = "NACRE_TEST_OBJECT_STORE";
 
-/// Bytes of object `oid` in its `round`.
+/// Returns the bytes of object `oid` in its `round`.
 fn content(oid: u32, round: u32) -> Vec<u8> {
     let len = 1000 + (oid * 7919 + round * 104_729) % 60_000;
     let seed = oid.wrapping_mul(31).wrapping_add(round);
     (0..len).map(|i| (i.wrapping_mul(seed | 1) >> 3) as u8 | 1).collect()
 }
 
-/// Writes, destroys and tells what is done; never returns by itself.
+/// Writes, destroys and reports completed operations; runs until it is killed.
 #[test]
 fn victim() {
     let Some(dir) = std::env::var_os(VICTIM_DIR) else { return };
@@ -71,7 +72,7 @@ fn a_killed_writer_leaves_everything_it_was_told_is_done() {
         let second = FileStore::open(dir.path(), FileStoreOptions::default());
         assert!(matches!(second, Err(ObjectError::InUse { .. })), "the victim has the store for itself");
         victim.kill().unwrap();
-        // What it said before it died counts too; a line that was cut off does not.
+        // Reports before its death count too; a line that was cut off does not.
         output.map_while(|line| line.ok()).for_each(&mut note);
         victim.wait().unwrap();
 

@@ -1,4 +1,4 @@
-//! What `verify` finds and mends.
+//! Problems that `verify` finds and repairs.
 
 use super::*;
 use crate::object::ObjectProblem;
@@ -116,7 +116,7 @@ fn after_a_crash_files_without_owner_are_emptied_before_anything_else() {
     for slot in lost {
         leave_over(&store, slot, b"bytes of a lost object");
     }
-    // Keeps the store from being called clean.
+    // Keeps the store from being marked clean.
     store.releaser.lose(9, Errno::IO);
     drop(store);
     let store = open_without_spare(dir.path());

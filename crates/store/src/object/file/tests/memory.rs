@@ -1,7 +1,7 @@
-//! Slot files in memory, of which a power cut loses what was not synced.
+//! Slot files in memory, of which a power cut loses unsynced data.
 //!
-//! A file remembers what it was after each change since it was last synced; a cut leaves one of its sizes and of each of its pages any
-//! version. Names and directories that were not synced may be lost.
+//! A file records its content after each change since its last sync; a cut leaves one of its sizes and, for
+//! each of its pages, any version. Unsynced names and directories may be lost.
 
 use crate::object::file::local::FileStat;
 use nacre_env::sync::Mutex;
@@ -19,7 +19,7 @@ const BLOCKS: u64 = 1 << 20;
 type Result<T> = std::result::Result<T, Errno>;
 type Page = [u8; PAGE as usize];
 
-/// What a file holds: pages that are missing are holes.
+/// Content of a file: missing pages are holes.
 #[derive(Clone, Default)]
 struct Content {
     size: u64,
@@ -56,7 +56,7 @@ impl Content {
     }
 }
 
-/// A file: what it was when it was last synced, and after each change since.
+/// A file: its content at the last sync, and after each change since.
 #[derive(Clone)]
 struct Versions(Vec<Content>);
 
@@ -99,7 +99,7 @@ struct Name {
 struct State {
     files: Vec<Versions>,
     names: BTreeMap<String, Name>,
-    /// Whether they are durable, by name.
+    /// Directories by name, with whether they are durable.
     directories: BTreeMap<String, bool>,
 }
 
@@ -118,19 +118,19 @@ type Look = Box<dyn FnOnce(&Tree) + Send>;
 #[derive(Default)]
 pub(in crate::object::file) struct Tree {
     state: Mutex<State>,
-    /// Changes and syncs until somebody looks.
+    /// Number of changes and syncs before a call of the function.
     look: Mutex<Option<(u64, Look)>>,
-    /// A sync of a file does nothing: for tests of tests.
+    /// A sync of a file does nothing, to verify that the tests detect that.
     pub(super) forgets: AtomicBool,
 }
 
 impl Tree {
-    /// Has `look` called with what a power cut leaves after `steps` more changes and syncs of files.
+    /// Calls `look` with the state that a power cut leaves after `steps` more changes and syncs of files.
     pub(super) fn cut_after(&self, steps: u64, look: impl FnOnce(&Tree) + Send + 'static) {
         *self.look.lock() = Some((steps, Box::new(look)));
     }
 
-    /// What a power cut leaves now.
+    /// Returns the state that a power cut leaves at this moment.
     fn after_cut(state: &State, random: &mut fastrand::Rng) -> Tree {
         let mut left = State {
             files: state.files.iter().map(|file| file.after_cut(random)).collect(),
@@ -167,7 +167,7 @@ impl Tree {
         change(&mut state)
     }
 
-    /// Moves what it holds to another one.
+    /// Moves its content to another one.
     pub(super) fn take(&self) -> Tree {
         Tree { state: Mutex::new(self.state.lock().clone()), ..Tree::default() }
     }

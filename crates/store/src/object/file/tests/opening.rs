@@ -1,4 +1,4 @@
-//! What is opened and what is refused.
+//! Openings that succeed and those that are refused.
 
 use super::*;
 use nacre_ondisk::object::ObjectDirectoryError;
@@ -31,7 +31,7 @@ fn nothing_is_made_without_being_asked_and_nothing_foreign_is_touched() {
 #[test]
 fn an_unfinished_making_is_finished_but_never_over_data() {
     let dir = tempfile::tempdir().unwrap();
-    // Files are made in advance only after the making is finished.
+    // Files are created in advance only after the creation of the store.
     let open = |dir: &Path| {
         FileStore::open(dir, FileStoreOptions { spare_files: 0, ..FileStoreOptions::create() }).unwrap()
     };

@@ -1,7 +1,8 @@
 //! Power cuts, with the slot files in memory.
 //!
-//! Objects are changed at random; now and then they are synced. At a random change or sync of a file the power goes: files keep any version of
-//! what was not synced, and the index, whose log is watched, any sectors of what it had not flushed.
+//! Objects are changed at random, and synced from time to time. At a random change or sync of a file the
+//! power is cut: files keep any version of unsynced data, and the index, whose log has a witness, any sectors
+//! that it had not flushed.
 
 use super::memory::Tree as MemoryTree;
 use super::*;
@@ -18,10 +19,10 @@ const OBJECTS: u32 = 6;
 /// Largest of them, in bytes.
 const SIZE: u64 = 40_000;
 
-/// What an object may be: as it was synced last, and after each change since.
+/// Possible contents of an object: as it was synced last, and after each change since.
 type Expected = BTreeMap<Fid, Vec<Option<Vec<u8>>>>;
 
-/// What a cut leaves: files, the index, and what is expected of objects.
+/// State after a cut: files, the index, and the expected objects.
 struct Left {
     files: MemoryTree,
     index: Medium,
@@ -29,7 +30,7 @@ struct Left {
 }
 
 fn options(checksums: bool, spare_files: u32) -> FileStoreOptions {
-    // So much that nothing moves to the base of the index, whose files are copied once.
+    // Large enough that nothing moves to the base of the index, whose files are copied once.
     let index = MetaStoreOptions {
         wal_segment_bytes: 4 << 20,
         overlay_bytes: 16 << 20,
@@ -53,7 +54,7 @@ fn open_in(dir: &Path, files: &Arc<MemoryTree>, options: FileStoreOptions) -> Fi
     FileStore::open_on(dir, options, tree, |_| Arc::<Shared>::default()).expect("opens")
 }
 
-/// Changes an object, of which `versions` are known.
+/// Changes an object, whose `versions` are known.
 fn change(store: &FileStore, object: Fid, expected: &Mutex<Expected>, random: &mut fastrand::Rng) {
     let offset = random.u64(..SIZE);
     let len = random.u64(1..SIZE / 2);
@@ -84,7 +85,7 @@ fn change(store: &FileStore, object: Fid, expected: &Mutex<Expected>, random: &m
             data[from..to].fill(byte);
         }
     }
-    // Before it is done: from then on a cut may leave it.
+    // Before the change: from then on a cut may leave it.
     expected.lock().entry(object).or_insert_with(|| vec![None]).push(data);
     let done = match kind {
         0 => store.destroy(&[object]).map(drop),
@@ -112,7 +113,7 @@ fn sync(store: &FileStore, object: Option<Fid>, expected: &Mutex<Expected>) {
     }
 }
 
-/// Is `found` what a cut may leave of an object with these versions?
+/// Whether a cut may leave `found` of an object with these versions.
 fn is_possible(found: Option<&[u8]>, versions: &[Option<Vec<u8>>]) -> bool {
     let Some(found) = found else { return versions.iter().any(Option::is_none) };
     let there: Vec<&Vec<u8>> = versions.iter().flatten().collect();
@@ -125,7 +126,7 @@ fn is_possible(found: Option<&[u8]>, versions: &[Option<Vec<u8>>]) -> bool {
         && (0..found.len()).all(is_of_one)
 }
 
-/// Opens what a cut left. False if an object is not what it may be.
+/// Opens the state after a cut. False if an object has an impossible content.
 fn is_kept(dir: &Path, fresh: &Path, left: Left, options: FileStoreOptions, context: &str) -> bool {
     copy_dir(fresh, dir);
     let mut random = fastrand::Rng::with_seed(left.expected.len() as u64);
@@ -165,7 +166,7 @@ fn is_kept(dir: &Path, fresh: &Path, left: Left, options: FileStoreOptions, cont
         eprintln!("{context}: {report:?}");
         return false;
     }
-    // Life goes on: nobody gets a slot that holds bytes of somebody else.
+    // The store is usable: no object gets a slot with bytes of another one.
     store.destroy(&lost).expect("destroyed");
     for oid in 100..110 {
         store.write(fid(oid), 9000, &[1; 10]).expect("written");
@@ -174,7 +175,7 @@ fn is_kept(dir: &Path, fresh: &Path, left: Left, options: FileStoreOptions, cont
     true
 }
 
-/// Cuts the power once. Whether all objects are what they may be; `None` if the store came to its end before.
+/// Cuts the power once. Returns whether all objects have possible contents; `None` if the run ended before.
 fn is_kept_by_trial(dir: &Path, seed: u64, forgets: bool) -> Option<bool> {
     let mut random = fastrand::Rng::with_seed(seed);
     let options = options(random.bool(), [0, 4][random.usize(..2)]);

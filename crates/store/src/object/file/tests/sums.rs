@@ -20,7 +20,7 @@ fn made(dir: &Path, settle_ms: u64) -> FileStore {
     store
 }
 
-/// The file of the only object.
+/// Opens the file of the only object.
 fn file_of(dir: &Path) -> std::fs::File {
     let mut files = Vec::new();
     for below in std::fs::read_dir(dir.join("objects")).expect("listed") {
@@ -79,7 +79,7 @@ fn a_flipped_bit_is_an_error_where_it_is_and_is_named_by_a_check() {
     let blocks: Vec<u64> = places.iter().map(|at| at / 4096 * 4096).collect();
     assert_eq!(damaged(&store), blocks);
     for at in &blocks {
-        // Also where only another part of the block is read.
+        // Also where a read covers only another part of the block.
         for (offset, len) in [(*at as usize, 100), (*at as usize + 500, 1), (0, 4 * MIB)] {
             let error = try_read(&store, offset, len).expect_err("damaged");
             assert!(matches!(error, ObjectError::Sum { .. }), "{error}");
@@ -87,7 +87,7 @@ fn a_flipped_bit_is_an_error_where_it_is_and_is_named_by_a_check() {
         }
     }
     assert_eq!(try_read(&store, 4096, MIB).expect("not damaged"), data[4096..4096 + MIB]);
-    // What is written in part stays damaged, what is written as a whole is well.
+    // A partially written block stays damaged, a block written as a whole is repaired.
     store.write(fid(1), 0, &[1; 10]).expect_err("the rest of the block is damaged");
     store.write(fid(1), 0, &[1; 4096]).expect("written");
     store.write(fid(1), blocks[1] + 4096, &[2; 4096]).expect("written beside it");
@@ -173,7 +173,7 @@ fn a_store_stays_what_it_was_made() {
 /// Names the store's directory in the environment of the victim.
 const VICTIM_DIR: &str = "NACRE_TEST_SUMS";
 
-/// Overwrites an object for ever, if it was started for that.
+/// Overwrites an object until it is killed, if it was started for that.
 #[test]
 fn victim() {
     let Some(dir) = std::env::var_os(VICTIM_DIR) else { return };

@@ -1,4 +1,4 @@
-//! What is in the log and must not be seen again.
+//! Entries of the log that must not be seen again.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn what_lay_behind_a_batch_that_was_lost_never_comes_back() {
     store.write(fid(1), 0, &[2; 4096]).expect("written");
     store.write(fid(2), 0, &[9; 4096]).expect("written");
     drop(store);
-    // The power goes: of two batches of 16 sectors the first is lost and the second is not.
+    // A power cut: of two batches of 16 sectors the first is lost and the second is not.
     let mut sectors = 0;
     let device = Arc::new(device.after_power_cut(&mut |versions| {
         sectors += 1;
@@ -21,7 +21,7 @@ fn what_lay_behind_a_batch_that_was_lost_never_comes_back() {
     let store = in_memory(dir.path(), &device, &quiet());
     assert_eq!(contents(&store, fid(1)), [1; 4096]);
     assert_eq!(contents(&store, fid(2)), [0; 4096]);
-    // One of the same length takes the place of the first.
+    // One of the same length replaces the first.
     store.write(fid(1), 0, &[3; 4096]).expect("written");
     drop(store);
     let store = in_memory(dir.path(), &device, &quiet());
@@ -60,7 +60,7 @@ fn bytes_of_an_object_that_is_gone_are_not_those_of_the_next_of_its_name() {
     store.write(fid(1), 0, &[1; 4096]).expect("written");
     store.write(fid(2), 0, &[2; 8192]).expect("written");
     drop(store);
-    // As after a power cut that lost the object, and the end of another one, but not the log.
+    // As after a power cut that lost one object, and the end of another one, but not the log.
     let inner = block_store(dir.path());
     inner.destroy(&[fid(1)]).expect("destroyed");
     inner.truncate(fid(2), 5000).expect("cut");
@@ -69,7 +69,7 @@ fn bytes_of_an_object_that_is_gone_are_not_those_of_the_next_of_its_name() {
     assert_eq!(store.attr(fid(1)).expect("attr").mtime, None);
     assert_eq!(contents(&store, fid(2)), [2; 5000]);
     drop(store);
-    // And they are forgotten for good.
+    // And the log has dropped them for good.
     let inner = block_store(dir.path());
     inner.write(fid(1), 0, &[7; 4096]).expect("written");
     inner.truncate(fid(2), 8192).expect("extended");

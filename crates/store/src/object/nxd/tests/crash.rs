@@ -1,7 +1,8 @@
-//! Power cuts and ends of the process at any point, of both devices at once.
+//! Power cuts and kills of the process at any point, of both devices at once.
 //!
-//! Each sector of either device that was not flushed holds any of its versions afterwards, and the index of the disk's store is
-//! the newest or the one of its last sync. Afterwards each sector of each object holds a version from its last sync on.
+//! Each sector of either device that was not flushed holds any of its versions afterwards, and the index of
+//! the disk's store is the newest or the one of its last sync. Afterwards each sector of each object holds a
+//! version from its last sync on.
 
 use super::*;
 use crate::object::abilities::leave_to;
@@ -13,7 +14,7 @@ const OBJECTS: u64 = 4;
 const LIMIT: u64 = 200_000;
 const SECTOR: usize = 512;
 
-/// Keeps a copy of a store's directory as it was at the last sync.
+/// Keeps a copy of a store's directory from the last sync.
 struct Watched {
     inner: BlockStore,
     live: PathBuf,
@@ -22,7 +23,7 @@ struct Watched {
     on_sync: OnSync,
 }
 
-/// What is done once at the end of the next sync of everything.
+/// Called once at the end of the next sync of everything.
 type OnSync = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
 impl Watched {
@@ -84,7 +85,7 @@ impl Ids for Watched {
     }
 }
 
-/// What a store may show of an object.
+/// Contents that a store may show for an object.
 #[derive(Clone, Default)]
 struct Expected {
     now: Option<Vec<u8>>,
@@ -164,7 +165,7 @@ impl Trial {
         result
     }
 
-    /// Cuts the power and looks at what is left. The index is the newest one, or that of the last sync.
+    /// Cuts the power and checks the rest. The index is the newest one, or that of the last sync.
     fn cut(&mut self, is_old_index: bool, chances: (u64, u64), context: &str) {
         let random = &mut self.random;
         let mut after = |device: &MemoryDevice, chance: u64| {
@@ -210,14 +211,14 @@ impl Trial {
                 }
             }
             contents_before = found;
-            // Life goes on.
+            // The store is usable.
             store.write(fid(99), 0, &[9; 3000]).expect("written");
             store.sync_all().expect("synced");
         }
     }
 }
 
-/// Changes the store, and a copy of what it should hold.
+/// Changes the store, and a copy of its expected content.
 fn change(
     store: &Nxd,
     object: Fid,
@@ -257,7 +258,7 @@ fn change(
     }
 }
 
-/// Each sector holds a version; the size is one of a version, too.
+/// Checks that each sector holds a version, and that the size is that of a version, too.
 fn check_object(versions: &[Option<Vec<u8>>], found: Option<&[u8]>, context: &str) {
     let sizes: Vec<Option<usize>> = versions.iter().map(|version| version.as_ref().map(Vec::len)).collect();
     assert!(sizes.contains(&found.map(<[u8]>::len)), "{context}: {:?} of {sizes:?}", found.map(<[u8]>::len));
@@ -268,7 +269,7 @@ fn check_object(versions: &[Option<Vec<u8>>], found: Option<&[u8]>, context: &st
             let there = &there[..there.len().min(sector.len())];
             sector[..there.len()] == *there && sector[there.len()..].iter().all(|byte| *byte == 0)
         };
-        // The end of a sector is cut with the size, which may be newer than the sector.
+        // The end of a sector is truncated with the size, which may be newer than the sector.
         let is_cut = |version: &[u8]| {
             sizes.iter().flatten().any(|size| is_version(&version[..(*size).min(version.len())]))
         };
@@ -360,7 +361,8 @@ fn the_power_may_go_at_every_transfer_of_either_device() {
 
 #[test]
 fn what_was_synced_and_overwritten_during_a_round_is_there_after_a_power_cut() {
-    // In the middle of what the device does then: a flush, two copies of the superblock with a flush between.
+    // In the middle of the device's work at that point: a flush, two copies of the superblock with a flush
+    // between.
     for point in 0..6 {
         let dir = tempfile::tempdir().expect("a directory");
         let (live, copy) = (dir.path().join("live"), dir.path().join("copy"));
@@ -386,7 +388,7 @@ fn what_was_synced_and_overwritten_during_a_round_is_there_after_a_power_cut() {
         assert!(on_sync.lock().is_none(), "it was written meanwhile");
         copy_dir(&live, &copy);
         let newest = Arc::new(disk.after_power_cut(&mut |versions| versions - 1));
-        // The medium takes the first block, and nothing behind it.
+        // The medium has the first block, and none after it.
         let mut sectors = 0;
         let flash = Arc::new(flash.after_power_cut(&mut |versions| {
             sectors += 1;

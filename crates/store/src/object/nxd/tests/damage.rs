@@ -1,4 +1,4 @@
-//! Damage of the log on its device, told from ends that are in order.
+//! Damage of the log on its device, distinguished from regular ends.
 
 use super::*;
 use crate::object::block::device::BLOCK;
@@ -6,7 +6,7 @@ use nacre_types::Status;
 
 const BLOCK_LEN: usize = BLOCK as usize;
 
-/// A store with batches of two blocks: header and data of 4 KiB of objects 1, 2 and so on.
+/// Creates a store with batches of two blocks: header and data of 4 KiB of objects 1, 2 and so on.
 fn with_batches(dir: &Path, device: &Arc<MemoryDevice>, objects: u32) -> Nxd {
     let store = in_memory(dir, device, &quiet());
     for object in 1..=objects {
@@ -15,7 +15,7 @@ fn with_batches(dir: &Path, device: &Arc<MemoryDevice>, objects: u32) -> Nxd {
     store
 }
 
-/// Where the batch of an object begins on the device.
+/// Returns the offset of an object's batch on the device.
 fn batch_of(object: u64) -> u64 {
     (1 + (object - 1) * 2) * BLOCK
 }
@@ -94,7 +94,7 @@ fn damaged_data_of_a_durable_batch_is_an_error_for_its_bytes_and_nothing_else() 
             report.problems,
             [crate::object::ObjectProblem::Cached { object: fid(object), offset: 0 }]
         );
-        // It stays an error with the next opening, and goes with the object.
+        // It stays an error in the next opening, and disappears with the object.
         drop(store);
         let store = open(dir.path(), &device, quiet()).expect("opens");
         assert_eq!(store.read(fid(object), 0, &mut buffer, 0).expect_err("damaged").status(), Status::EIO);
@@ -135,7 +135,7 @@ fn a_superblock_that_leads_nowhere_is_an_error() {
         log::write_superblock(&device, &superblock).expect("written");
         LogSurvey::of(&device).expect_err("refused");
     }
-    // It says that more was durable than there can be.
+    // It records more as durable than is possible.
     log::write_superblock(&*device, &NxdSuperblock { durable: u64::MAX, counter: 99, ..good })
         .expect("written");
     assert!(survey(&device).is_refused());
@@ -184,7 +184,7 @@ fn a_batch_that_was_written_after_a_sync_tells_of_what_was_durable_before_it() {
     device.flip_bit(batch_of(2) + 10, 0);
     assert_eq!(survey(&device).lost_blocks, 2);
     assert!(open(dir.path(), &device, quiet()).is_err());
-    // What was not durable then is no evidence.
+    // Data that was not durable then is no evidence.
     device.flip_bit(batch_of(2) + 10, 0);
     device.flip_bit(batch_of(3) + 10, 0);
     assert_eq!(survey(&device).damage, []);
@@ -292,7 +292,7 @@ fn blocks_that_cannot_be_read_behind_the_log_are_no_hindrance() {
     for object in 3..6 {
         device.order(Fault::UnreadableBlock(batch_of(object) / BLOCK));
     }
-    // The last one of the ring alone, too.
+    // The last block of the ring alone, too.
     device.order(Fault::UnreadableBlock((4 << 20) / BLOCK - 2));
     assert_eq!(survey(&device).damage, []);
     let store = open(dir.path(), &device, quiet()).expect("opens");
@@ -317,7 +317,7 @@ fn a_block_of_the_log_that_cannot_be_read_is_damage_of_its_batch_alone() {
     assert_eq!(contents(store.store(), fid(3)), [3; BLOCK_LEN]);
     store.close().expect("closed");
     drop(store);
-    // A header.
+    // The header of a batch.
     let (dir, device) = closed(3);
     device.order(Fault::UnreadableBlock(batch_of(2) / BLOCK));
     let found = survey(&device);
@@ -353,7 +353,7 @@ fn a_copy_of_the_superblock_that_cannot_be_read_is_damaged_and_a_dead_device_an_
 fn all_but_what_is_damaged_is_written_back() {
     let (dir, device) = closed(3);
     let store = open(dir.path(), &device, quiet()).expect("opens");
-    // Neighbours of what is damaged, which go to the disk with it.
+    // Neighbours of the damaged data, which go to the disk with it.
     for at in 1..5u64 {
         store.write(fid(1), at * 2 * BLOCK, &[9; BLOCK_LEN]).expect("written");
     }
@@ -368,7 +368,7 @@ fn all_but_what_is_damaged_is_written_back() {
         assert_eq!(contents(store.store(), fid(object.into())), [object; BLOCK_LEN]);
     }
     assert_eq!(store.cache_stats().dirty, BLOCK, "only the damaged bytes are left");
-    // What took their place lets the tail go on.
+    // The data that replaced them lets the tail move.
     store.write(fid(1), 0, &[7; BLOCK_LEN]).expect("written over it");
     store.flush_now().expect("written back");
     assert!(!store.cache_stats().is_needed);
@@ -379,7 +379,7 @@ fn all_but_what_is_damaged_is_written_back() {
 fn what_cannot_be_written_back_is_named_and_all_else_is_written_when_that_is_ordered() {
     let (dir, device) = closed(200);
     let store = open(dir.path(), &device, quiet()).expect("opens");
-    // More than a round puts up with.
+    // More than a round tolerates.
     for object in 1..=150u64 {
         device.order(Fault::UnreadableBlock(batch_of(object) / BLOCK + 1));
     }

@@ -1,4 +1,4 @@
-//! What goes where, devices that fail or belong to others, full logs.
+//! Routing of writes, failing and foreign devices, full logs.
 
 use super::*;
 use crate::object::block::device::{AlignedBuffer, BLOCK, WriteOp};
@@ -50,7 +50,7 @@ fn small_writes_go_to_the_cache_and_large_ones_and_streams_to_the_disk() {
     store.flush_now().expect("written back");
     let stats = store.cache_stats();
     assert_eq!((stats.dirty, stats.used, stats.is_needed), (0, 0, false));
-    // Neighbours go in one transfer: two of object 1, one of object 3.
+    // Neighbours are written in one transfer: two of object 1, one of object 3.
     assert_eq!(stats.flush_writes, 3);
     assert_eq!(below(&store, fid(3)), [4; 40_960]);
     assert_clean(&store, "written back");
@@ -97,7 +97,7 @@ fn a_cache_is_switched_off_and_drained_while_it_is_used() {
     assert!(below(&store, fid(1)) == expected);
     store.close().expect("closed");
     drop(store);
-    // Its device may be lost now.
+    // Its device may be lost from here on.
     check_without(dir.path()).expect("not needed");
     let store = in_memory(dir.path(), &flash(2), &options);
     assert!(contents(&store, fid(1)) == expected);
@@ -121,7 +121,7 @@ fn a_cache_that_holds_nothing_is_taken_away_for_good_and_no_other() {
     store.flush_now().expect("written back");
     store.close().expect("closed");
     drop(store);
-    // That of another store is not touched, whatever its path.
+    // The cache of another store is not touched, whatever its path.
     let other = flash(4);
     let store = in_memory(&dir.path().join("other"), &other, &quiet());
     store.write(fid(1), 0, &[1; 4096]).expect("written");
@@ -133,7 +133,7 @@ fn a_cache_that_holds_nothing_is_taken_away_for_good_and_no_other() {
     assert_eq!(cache_of(&path).expect("readable"), None);
     assert!(!remove(&path, Some(&*device), false).expect("there is none"));
     assert_eq!(contents(&*block_store(&path), fid(1)), [1; 4096]);
-    // With its own device that is anybody's afterwards.
+    // With its own device, which is free for any use afterwards.
     let dir = dir.path().join("other");
     assert!(check_unused(&*other).is_err());
     assert!(remove(&dir, Some(&*other), false).expect("taken away"));
@@ -156,11 +156,11 @@ fn a_store_whose_cache_holds_data_is_not_used_without_it_unless_it_is_forced() {
     };
     let text = message(open(&flash(4), false));
     assert!(text.contains("only there"), "{text}");
-    // With the right one it is there, and the wrong one was not written to.
+    // With the right one the data is there, and the wrong one was not written to.
     let store = open(&device, false).expect("opens");
     assert_eq!(contents(&store, fid(1)), [1; 4096]);
     drop(store);
-    // It is not said to be whole before its cache is taken away.
+    // The store is not marked complete before its cache is removed.
     device.order(Fault::PowerAfter(0));
     remove(&path, Some(&*device), true).expect_err("the device cannot be wiped");
     check_without(&path).expect_err("still needed");
@@ -241,7 +241,7 @@ fn a_superblock_that_cannot_be_written_is_no_failure_of_writing_back_and_is_trie
     let store = in_memory(dir.path(), &device, &quiet());
     store.write(fid(1), 0, &[1; 4096]).expect("written");
     let before = device.operations();
-    // The next write of the device is that of the superblock, when the log is quiet.
+    // The next write of the device is that of the superblock, when the log is idle.
     device.order(Fault::TornWrite(0));
     store.sync(fid(1)).expect("synced");
     let end = Instant::now() + Duration::from_secs(30);
@@ -313,7 +313,7 @@ fn a_full_log_is_written_back_for_those_who_wait_or_gone_around() {
     assert_eq!((stats.writes, stats.bypassed_full), (1500, 0));
     assert!(stats.flushed_bytes > 4 << 20);
     assert!(contents(&store, fid(1)) == model);
-    // Who does not wait goes to the disk.
+    // A write that does not wait goes to the disk.
     store.set_settings(NxdSettings { full_wait_ms: 0, ..quiet().settings });
     for round in 0..1500u64 {
         let at = random.usize(..2048) * 4096;
