@@ -1,4 +1,4 @@
-//! What statfs tells of a target.
+//! The reply to statfs of a target.
 
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
@@ -7,19 +7,19 @@ use nacre_wire::oss::Statfs;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Age up to which an answer about space is given again.
+/// Longest time for which a reply is reused.
 pub const STATFS_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// State bits of [`Statfs`] (reference: `OS_STATFS_*`).
+/// State bits of [`Statfs`], as Lustre's `OS_STATFS_*`.
 const STATE_READ_ONLY: u32 = 0x02;
 const STATE_NO_SPACE: u32 = 0x20;
 const STATE_NO_INODES: u32 = 0x40;
-/// On flash.
+/// The target is on flash.
 const STATE_NONROTATIONAL: u32 = 0x200;
 /// Bits that an operator sets: degraded and no-create.
 const STATE_OPERATOR: u32 = 0x01 | 0x04;
 
-/// The answers of statfs: looked up in the store once in a while, with what an operator says of the target.
+/// The reply to statfs: refreshed from the store at intervals, with the state bits set by an operator.
 #[derive(Default)]
 pub(crate) struct Room {
     answer: Mutex<Option<(Instant, Statfs)>>,
@@ -30,7 +30,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Forgets the last answer.
+    /// Drops the last reply.
     pub(crate) fn look_again(&self) {
         *self.answer.lock() = None;
     }
@@ -50,12 +50,12 @@ impl Room {
         self.look_again();
     }
 
-    /// The answer for now.
+    /// Returns the current reply.
     ///
     /// # Errors
     /// Those of the store.
     pub(crate) fn statfs(&self, store: &dyn ObjectStore) -> Result<Statfs, ObjectError> {
-        // Held while the store is asked, so that many who ask at once cost one look.
+        // Held while the store is queried, so that many concurrent callers cost one query.
         let mut answer = self.answer.lock();
         let now = Instant::now();
         if let Some((when, statfs)) = &*answer

@@ -1,4 +1,5 @@
-//! Messages about what may happen with every request: one in a while, with the count of those that were left out.
+//! Rate limit of log messages that any request may cause: at most one per interval, with the count of those
+//! left out.
 
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;

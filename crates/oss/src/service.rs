@@ -76,7 +76,7 @@ pub struct ObjectServer {
     pub(crate) locks: Arc<LockService>,
     pub(crate) versions: Versions,
     capabilities: Capabilities,
-    /// The thread behind the locks, from the first client on.
+    /// Thread of the locks, started with the first client.
     timer: Mutex<Option<Timer>>,
     pub(crate) counters: Counters,
     pub(crate) brw: Arc<BrwStats>,
@@ -484,7 +484,7 @@ impl ObjectServer {
         self.target.grants.lock().bytes()
     }
 
-    /// What the client is told of a failure.
+    /// Returns the status for a failure that the client receives, and logs the failure if needed.
     pub(crate) fn refused(&self, request: &OssRequest, refusal: Refusal) -> Status {
         match refusal {
             Refusal::Argument(status) => status,
@@ -509,7 +509,8 @@ impl ObjectServer {
         TargetId::ost(self.target.index)
     }
 
-    /// Clients need capabilities signed with these keys, as soon as there are some. Only the first call counts.
+    /// Requires capabilities signed with these keys from clients, as soon as there are some. Only the first
+    /// call counts.
     pub fn ask_for_capabilities(&self, keys: Arc<CapabilityKeys>) {
         self.capabilities.set_keys(keys);
     }

@@ -1,5 +1,5 @@
-//! Measures a block store beside fio on the file that is its device, and beside a file store, in one run and by turns, so that
-//! noise of the machine hits all.
+//! Measures a block store, fio on the file that is its device, and a file store, alternating in one run, so
+//! that noise of the machine affects all.
 //!
 //! `cargo run --release -p nacre-store --example block_survey -- DIR [SIZE_MIB] [SECONDS] [ROUNDS] [OBJECTS]`
 
@@ -22,10 +22,10 @@ use std::process::Command;
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
-/// Reads of one call.
+/// Reads per call.
 const BATCH: usize = 1024;
 
-/// Runs fio; operations and KiB per second.
+/// Runs fio; returns operations and KiB per second.
 fn fio(file: &Path, arguments: &[&str]) -> (f64, f64) {
     let output = Command::new("fio")
         .args(["--name=x", "--direct=1", "--ioengine=io_uring", "--registerfiles=1", "--fixedbufs=1"])
@@ -43,14 +43,14 @@ fn fio(file: &Path, arguments: &[&str]) -> (f64, f64) {
     (number(at + 2), number(at + 1))
 }
 
-/// Memory at the beginning of a page.
+/// Returns page-aligned memory.
 fn aligned(len: usize) -> &'static mut [u8] {
     let memory: &'static mut [u8] = vec![0x5au8; len + 4096].leak();
     let skip = memory.as_ptr().align_offset(4096);
     &mut memory[skip..skip + len]
 }
 
-/// Reads of 4 KiB by one thread: per second, and CPU us of each.
+/// Reads 4 KiB at a time in one thread; returns reads per second, and CPU us of each.
 fn random_reads(store: &BlockStore, mib: usize, seconds: u64, random: &mut Rng) -> (f64, f64) {
     let memory = aligned(BATCH * 4096);
     let (start, cpu) = (Instant::now(), thread_cpu());
@@ -70,7 +70,7 @@ fn random_reads(store: &BlockStore, mib: usize, seconds: u64, random: &mut Rng) 
     (done as f64 / start.elapsed().as_secs_f64(), cpu.as_secs_f64() * 1e6 / done as f64)
 }
 
-/// One read of 4 KiB after the other: CPU us of each in the store.
+/// Reads 4 KiB at a time, one after the other; returns CPU us of each in the store.
 fn single_reads(store: &BlockStore, mib: usize, random: &mut Rng) -> f64 {
     let buffer = aligned(4096);
     let cpu = thread_cpu();
@@ -81,7 +81,7 @@ fn single_reads(store: &BlockStore, mib: usize, random: &mut Rng) -> f64 {
     (thread_cpu() - cpu).as_secs_f64() * 1e6 / 20_000.0
 }
 
-/// The same by `pread` around the page cache, without a store: CPU us of each.
+/// Does the same by `pread` around the page cache, without a store; returns CPU us of each.
 fn single_calls(device: &Path, first: u64, mib: usize, random: &mut Rng) -> f64 {
     let file = std::fs::OpenOptions::new()
         .read(true)
@@ -103,7 +103,7 @@ fn mib_per_second(mib: usize, work: impl FnOnce()) -> f64 {
     mib as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Writes and reads 1 MiB after the other, beside fio.
+/// Writes and reads 1 MiB at a time, compared with fio.
 fn streams(store: &BlockStore, dir: &Path, mib: usize, buffer: &mut [u8]) {
     let object = Fid::ost_object(0, 1);
     let plain = dir.join("plain");
@@ -144,7 +144,7 @@ fn streams(store: &BlockStore, dir: &Path, mib: usize, buffer: &mut [u8]) {
     );
 }
 
-/// Two threads that take turns in reading 1 MiB after the other, and fio with two under way.
+/// Reads 1 MiB at a time in two threads, each of them every other MiB, compared with fio with two in flight.
 fn two_at_once(store: &BlockStore, device: &Path, mib: usize, offset: &str) -> (f64, f64) {
     let object = Fid::ost_object(0, 1);
     let read = mib_per_second(mib, || {
@@ -164,7 +164,7 @@ fn two_at_once(store: &BlockStore, device: &Path, mib: usize, offset: &str) -> (
     (read, fio_read / 1024.0)
 }
 
-/// Comparing checksums of 1 MiB that a device has just put there, or once more: MiB per second.
+/// Compares checksums of 1 MiB that a device has just transferred, or a second time; returns MiB per second.
 fn checksums(device: &Path, first: u64, buffer: &mut [u8], again: bool) -> f64 {
     let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
     let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(device).expect("open");
@@ -185,7 +185,7 @@ fn checksums(device: &Path, first: u64, buffer: &mut [u8], again: bool) -> f64 {
     100.0 / spent.as_secs_f64()
 }
 
-/// Reads 4 KiB at random, beside fio.
+/// Reads 4 KiB at random places, compared with fio.
 fn depths(store: &BlockStore, dir: &Path, mib: usize, seconds: u64, random: &mut Rng) {
     let extents = store
         .abilities()

@@ -1,9 +1,10 @@
 //! Measures a store on a simulated disk with and without a cache of small writes, alternating in one run.
 //!
-//! `cargo run --release -p nacre-store --example nxd_survey -- DIR [MEDIUM] [CACHE_MIB] [OBJECT_MIB] [ROUNDS] [THREADS]`
+//! `cargo run --release -p nacre-store --example nxd_survey -- DIR [MEDIUM] [CACHE_MIB] [OBJECT_MIB] [ROUNDS]
+//! [THREADS]`
 //!
-//! DIR is on a fast local file system: its time counts, too. All figures are simulated as to the disk; the cache is a file in DIR
-//! around the page cache.
+//! DIR is on a fast local file system: its time counts, too. All figures are those of a simulated disk; the
+//! cache is a file in DIR around the page cache.
 
 mod common;
 
@@ -25,7 +26,8 @@ fn fid(number: u64) -> Fid {
     Fid::ost_object(0, number as u32 + 1)
 }
 
-/// 4 KiB writes at random places of all objects for a time, or until `stop` says so; how many in one second.
+/// Writes 4 KiB at random places of all objects for a time, or until `stop` returns true; returns writes per
+/// second.
 fn small_writes(
     store: &dyn ObjectStore,
     threads: u64,
@@ -52,7 +54,7 @@ fn small_writes(
     done.into_inner() as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Streams of 1 MiB writes to new places, one per thread; MiB per second.
+/// Writes streams of 1 MiB writes to new places, one per thread; returns MiB per second.
 fn streams(store: &dyn ObjectStore, first: u64, threads: u64, mib: u64) -> f64 {
     let begun = Instant::now();
     nacre_env::thread::scope(|scope| {
@@ -113,7 +115,7 @@ fn main() {
         stream_on.push(streams(&nxd, 200, 2, 128));
         let is_full = |_| nxd.cache_stats().used * 100 >= nxd.cache_stats().size * 49;
         until_full.push(small_writes(&nxd, threads, object_bytes, round * 3 + 2, &is_full));
-        // Several times the cache, so that writing back is what counts.
+        // Several times the size of the cache, so that write-back dominates.
         let before = nxd.cache_stats().flushed_bytes;
         let is_long = |_| nxd.cache_stats().flushed_bytes - before >= 2 * cache;
         beyond.push(small_writes(&nxd, threads, object_bytes, round * 3 + 3, &is_long));

@@ -1,6 +1,7 @@
-//! Measures a file store beside the disk below it, in one run, so that noise of the machine hits both.
+//! Measures a file store and the disk below it, in one run, so that noise of the machine affects both.
 //!
-//! `cargo run --release -p nacre-store --example object_survey -- DIR [SIZE_MIB] [ROUNDS] [never|large|always]`
+//! `cargo run --release -p nacre-store --example object_survey -- DIR [SIZE_MIB] [ROUNDS]
+//! [never|large|always]`
 
 use nacre_env::clock::Instant;
 use nacre_store::object::{DirectIo, FileStore, FileStoreOptions, ObjectStore};
@@ -10,10 +11,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 const MIB: usize = 1 << 20;
-/// What the example's reader says it will read next.
+/// Read-ahead hint of the example's reader, in bytes.
 const AHEAD: u32 = 4 << 20;
 
-/// Memory that O_DIRECT accepts.
+/// Returns memory that O_DIRECT accepts.
 fn aligned(len: usize) -> &'static mut [u8] {
     let memory: &'static mut [u8] = vec![0x5au8; len + 4096].leak();
     let skip = memory.as_ptr().align_offset(4096);
@@ -30,7 +31,7 @@ fn forget(fd: &OwnedFd) {
     rustix::fs::fadvise(fd, 0, None, Advice::DontNeed).expect("drop the cached pages");
 }
 
-/// The disk itself: O_DIRECT, one request at a time.
+/// Measures the disk itself: O_DIRECT, one request at a time.
 fn disk(path: &Path, mib: usize, buffer: &mut [u8]) -> (f64, f64) {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::DIRECT;
     let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).expect("open");
@@ -121,7 +122,7 @@ fn small(store: &FileStore, dir: &Path) {
     println!("append 4 KiB + sync: pwrite and fdatasync {plain:.1} us, store {through:.1} us");
     drop(fd);
     std::fs::remove_file(&path).expect("remove");
-    // First writes: fresh files the first time, reused ones afterwards.
+    // First writes: to new files in the first round, to reused ones afterwards.
     for round in 0..3 {
         let first = 1_000_000 + round * 100_000;
         let count = 20_000;

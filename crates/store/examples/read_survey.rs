@@ -1,6 +1,6 @@
-//! Measures how a block store reads beside a bare ring on the file that is its device: a stream of 1 MiB reads that waits for each, and 4 KiB at
-//! random with 32 under way. All take turns in short runs, so that what others do to the machine hits all; figures are medians over rounds, of
-//! rates as ratios within a round.
+//! Measures the reads of a block store and of a bare ring on the file that is its device: a stream of 1 MiB
+//! reads that waits for each, and 4 KiB at random with 32 in flight. All alternate in short runs, so that
+//! other load of the machine affects all; figures are medians over rounds, of rates as ratios within a round.
 //!
 //! `cargo run --release -p nacre-store --example read_survey -- DIR [SIZE_MIB] [ROUNDS] [MIB_OF_A_RUN]`
 
@@ -22,25 +22,25 @@ use std::path::Path;
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 4096;
 const DEPTH: usize = 32;
-/// Reads of one call.
+/// Reads per call.
 const BATCH: usize = 1024;
-/// Memory for reading ahead.
+/// Memory for read-ahead, in bytes.
 const READ_AHEAD: u64 = 16 << 20;
 const OBJECT: Fid = Fid::ost_object(0, 1);
 
-/// How a bare ring reads.
+/// Configuration of a bare ring.
 #[derive(Clone, Copy)]
 struct Bare {
     name: &'static str,
     /// Its memory is registered.
     is_registered: bool,
-    /// Its memory may lie in large pages.
+    /// Its memory may be in large pages.
     is_huge: bool,
     /// CRC-32C of each block is computed.
     has_checksums: bool,
 }
 
-/// Registered memory and no look at the data: what fio does.
+/// Registered memory, and data that is not accessed: as fio does.
 const AS_FIO: Bare =
     Bare { name: "bare ring, registered", is_registered: true, is_huge: false, has_checksums: false };
 const BARES: [Bare; 5] = [
@@ -61,21 +61,21 @@ const BARES: [Bare; 5] = [
     },
 ];
 
-/// Memory at the beginning of a page, small or large.
+/// Returns page-aligned memory, in small or large pages.
 fn aligned(len: usize, is_huge: bool) -> &'static mut [u8] {
     const LARGE: usize = 2 * MIB;
     let memory: &'static mut [u8] = vec![0u8; len + LARGE].leak();
     let skip = memory.as_ptr().align_offset(if is_huge { LARGE } else { BLOCK });
     let memory = &mut memory[skip..skip + len];
     if is_huge {
-        // SAFETY: advice about memory of our own, which nobody else uses.
+        // SAFETY: advice about memory of this program, which nothing else uses.
         unsafe { libc::madvise(memory.as_mut_ptr().cast(), len, libc::MADV_HUGEPAGE) };
     }
     memory.fill(0x5a);
     memory
 }
 
-/// A ring with the file and memory of its own.
+/// A ring with file and memory of its own.
 struct BareRing {
     how: Bare,
     ring: IoUring,
@@ -120,7 +120,7 @@ impl BareRing {
         }
     }
 
-    /// Reads at the offsets, `depth` at a time.
+    /// Reads at the offsets, with `depth` reads in flight.
     fn read(&mut self, offsets: &mut dyn Iterator<Item = u64>, len: usize, depth: usize) {
         let mut in_flight = 0;
         for slot in 0..depth {
@@ -145,7 +145,7 @@ impl BareRing {
     }
 }
 
-/// What a run took: seconds by the clock, and us of CPU time of the thread for each read.
+/// Cost of a run: wall time in seconds, and CPU time of the thread in us for each read.
 #[derive(Clone, Copy)]
 struct Took {
     seconds: f64,
@@ -159,7 +159,7 @@ fn timed(reads: usize, work: impl FnOnce()) -> Took {
     Took { seconds: start.elapsed().as_secs_f64(), cpu }
 }
 
-/// Prints each way's rate as a ratio to the first one's, and its CPU time.
+/// Prints each variant's rate as a ratio to the first one's, and its CPU time.
 fn show(what: &str, names: &[&str], rounds: &[Vec<Took>]) {
     println!("{what}");
     for (at, name) in names.iter().enumerate() {
@@ -172,7 +172,7 @@ fn show(what: &str, names: &[&str], rounds: &[Vec<Took>]) {
 
 struct Survey {
     store: BlockStore,
-    /// Where the object begins on the device.
+    /// Offset of the object on the device.
     first: u64,
     mib: usize,
     run: usize,
@@ -182,7 +182,7 @@ struct Survey {
 }
 
 impl Survey {
-    /// Reads of 1 MiB one after the other: each bare ring, then the store.
+    /// Reads 1 MiB at a time, one after the other: each bare ring, then the store.
     fn streams(&mut self) -> Vec<Took> {
         let from = self.random.usize(..self.mib - self.run + 1);
         let mut round = Vec::new();
@@ -202,7 +202,7 @@ impl Survey {
         round
     }
 
-    /// Reads of 4 KiB at random, 32 at a time: each bare ring, then the store.
+    /// Reads 4 KiB at random places, 32 at a time: each bare ring, then the store.
     fn random(&mut self) -> Vec<Took> {
         let blocks = self.mib as u64 * 256;
         let reads = self.run * 64 / BATCH * BATCH;

@@ -1,8 +1,10 @@
-//! Objects that are written beside each other in a store of files: bandwidth, and extents of an object as FIEMAP tells them.
+//! Objects that are written concurrently in a store of files: bandwidth, and extents of an object as FIEMAP
+//! reports them.
 //!
-//! `cargo run --release -p nacre-store --example streams_survey -- DIR STREAMS MIB RUNS AHEAD_MIB[,AHEAD_MIB..] [cached]`: each run writes STREAMS
-//! objects of MIB MiB, a thread each, by 1 MiB until all is durable, with that much space reserved ahead of each at most (0 for none); runs
-//! alternate. Everything is in a new directory in DIR, which is removed again. `filefrag` counts the extents.
+//! `cargo run --release -p nacre-store --example streams_survey -- DIR STREAMS MIB RUNS
+//! AHEAD_MIB[,AHEAD_MIB..] [cached]`: each run writes STREAMS objects of MIB MiB, a thread each, by 1 MiB
+//! until all is durable, with that much space reserved ahead of each at most (0 for none); runs alternate.
+//! All files are in a new directory in DIR, which is removed at the end. `filefrag` counts the extents.
 
 use nacre_env::clock::Instant;
 use nacre_store::object::{DirectIo, FileStore, FileStoreOptions, Ids, ObjectStore};
@@ -16,7 +18,7 @@ fn object(number: u32) -> Fid {
     Fid::new(2, number + 1, 0)
 }
 
-/// MB/s, and extents of all objects.
+/// Returns MB/s, and extents of all objects.
 fn run(dir: &Path, streams: u32, mib: usize, ahead_mib: u64, direct: DirectIo) -> (f64, usize) {
     let options = FileStoreOptions { ahead_max_bytes: ahead_mib << 20, direct, ..FileStoreOptions::create() };
     let store = FileStore::open(dir, options).expect("a store");
@@ -66,7 +68,7 @@ fn main() {
     println!("| ahead MiB | MB/s | extents of an object |\n| ---: | ---: | ---: |");
     for run_number in 0..runs {
         for turn in 0..aheads.len() {
-            // Runs alternate, each round in the other order.
+            // Runs alternate, in the opposite order each round.
             let index = if run_number % 2 == 0 { turn } else { aheads.len() - 1 - turn };
             let scratch = Path::new(dir).join(format!("streams-{}", std::process::id()));
             let (rate, extents) = run(&scratch, streams as u32, mib as usize, aheads[index], direct);

@@ -1,9 +1,11 @@
-//! Measures objects that are made, written with 4 KiB and synced, in a `block` store, in a `file` store, and what the disk gives to a program that
-//! appends as much to a file that was written before, in four ways. All take turns in short runs; figures are medians over rounds, of rates as
-//! ratios within a round; and what each piece of work costs: CPU time, sleeps, transfers of the disk. With ONLY just those whose names
-//! begin with it, for a profiler.
+//! Measures objects that are created, written with 4 KiB and synced, in a `block` store, in a `file` store,
+//! and the speed of the disk for a program that appends as much to a preallocated file, in four ways. All
+//! alternate in short runs; figures are medians over rounds, of rates as ratios within a round; and the cost
+//! of each piece of work: CPU time, sleeps, transfers of the disk. With ONLY, just those whose names begin
+//! with it run, for a profiler.
 //!
-//! `cargo run --release -p nacre-store --example sync_survey -- DIR [ROUNDS] [OBJECTS_OF_A_RUN] [THREADS] [ONLY]`
+//! `cargo run --release -p nacre-store --example sync_survey -- DIR [ROUNDS] [OBJECTS_OF_A_RUN] [THREADS]
+//! [ONLY]`
 
 mod common;
 #[path = "common/cost.rs"]
@@ -23,10 +25,10 @@ use std::path::Path;
 const MIB: usize = 1 << 20;
 /// Bytes of the file that is appended to.
 const LOG: usize = 32 * MIB;
-/// Bytes of a record of the log with 4 KiB of data, about.
+/// Approximate bytes of a log record with 4 KiB of data.
 const RECORD: usize = 4320;
 
-/// How a program appends.
+/// Way of appending.
 #[derive(Clone, Copy)]
 enum Append {
     Call,
@@ -61,7 +63,7 @@ impl Log {
         let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
         let direct = File::options().write(true).custom_flags(flags).open(path).expect("opened");
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address that the kernel chooses.
+        // SAFETY: a fresh mapping at an address chosen by the kernel.
         let map = unsafe { rustix::mm::mmap(std::ptr::null_mut(), LOG, access, MapFlags::SHARED, &file, 0) };
         Log { file, direct, map: map.expect("mapped").cast(), end: 0, block: &mut block[skip..skip + 8192] }
     }
@@ -77,7 +79,7 @@ impl Log {
         match how {
             Append::Call => self.file.write_all_at(&self.block[..RECORD], at as u64).expect("written"),
             Append::Mapping => {
-                // SAFETY: the mapping is longer than that, and nobody else writes to it.
+                // SAFETY: the mapping is longer than that, and no other thread writes to it.
                 unsafe { self.map.add(at).copy_from_nonoverlapping(self.block.as_ptr(), RECORD) }
             }
             Append::Direct => {
@@ -96,7 +98,7 @@ impl Log {
     }
 }
 
-/// What each kind of work gave in each round.
+/// Results of each kind of work in each round.
 #[derive(Default)]
 struct Found(Vec<(String, Vec<Cost>)>);
 
@@ -108,7 +110,8 @@ impl Found {
         }
     }
 
-    /// Rates, their ratios to those of the `file` store with as many threads, and what a piece of work costs.
+    /// Prints rates, their ratios to those of the `file` store with as many threads, and the cost of a piece
+    /// of work.
     fn tell(&self, threads: u32) {
         let rates = |name: &str| {
             let costs = self.0.iter().find(|(known, _)| known == name).map(|(_, costs)| costs);
@@ -117,7 +120,7 @@ impl Found {
         for (name, costs) in &self.0 {
             let own: Vec<f64> = costs.iter().map(|cost| cost.per_second).collect();
             spread(&format!("{name}: per second"), &own);
-            // Programs beside the store with one thread.
+            // Programs that append have one thread, so their base is the store with one thread.
             let beside = if name.ends_with(&format!(", {threads} at once")) { threads } else { 1 };
             if let Some(base) = rates(&format!("file, {beside} at once")) {
                 let ratios: Vec<f64> = own.iter().zip(&base).map(|(one, other)| one / other).collect();

@@ -1,9 +1,10 @@
-//! Sustained overwriting of a store on simulated flash that was filled once, with and without the policy that trims, alternating in
-//! one run; then what trimming costs those who read meanwhile.
+//! Sustained overwriting of a store on simulated flash that was filled once, with and without the trim
+//! policy, alternating in one run; then the cost of trimming to concurrent reads.
 //!
-//! `cargo run --release -p nacre-store --example trim_survey -- DIR [MEDIUM] [SIZE_MIB] [ROUNDS] [SECONDS] [THREADS]`
+//! `cargo run --release -p nacre-store --example trim_survey -- DIR [MEDIUM] [SIZE_MIB] [ROUNDS] [SECONDS]
+//! [THREADS]`
 //!
-//! DIR is on a fast local file system: the devices are files there. All figures are simulated as to the flash.
+//! DIR is on a fast local file system: the devices are files there. All figures are those of simulated flash.
 
 mod common;
 
@@ -23,7 +24,7 @@ const MIB: u64 = 1 << 20;
 const OBJECTS: u64 = 8;
 /// Part of the device that objects take, in percent.
 const FILLED: u64 = 60;
-/// What is written at a time.
+/// Bytes per write.
 const RECORD: u64 = 64 << 10;
 /// Seconds of reads with and without trimming in each round.
 const SLICES: u64 = 6;
@@ -32,7 +33,7 @@ fn fid(number: u64) -> Fid {
     Fid::ost_object(0, number as u32 + 1)
 }
 
-/// A store, and what looks after it.
+/// A store with its trimmer.
 struct Side {
     store: Arc<dyn ObjectStore>,
     device: Arc<SimulatedDevice>,
@@ -54,7 +55,7 @@ impl Side {
             BlockStoreOptions { create: true, reserve_bytes: Some(0), ..BlockStoreOptions::default() };
         let store: Arc<dyn ObjectStore> =
             Arc::new(BlockStore::open_with(&dir.join("store"), options, device.clone()).expect("opens"));
-        // One is always in progress: while another store has its turn this one does not rest.
+        // One is always in progress: while the other store is measured, this one is not idle.
         let (in_progress, done) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(0)));
         let seen = (in_progress.clone(), done.clone());
         let load = move || Load {
@@ -88,7 +89,7 @@ impl Side {
         result
     }
 
-    /// Runs `work` with a place at random again and again in each thread; how often in one second.
+    /// Runs `work` with random places repeatedly in each thread; returns how often per second.
     fn rate(
         &self,
         threads: u64,
@@ -113,7 +114,7 @@ impl Side {
         count.into_inner() as f64 / begun.elapsed().as_secs_f64()
     }
 
-    /// MiB per second of overwriting, and pages written for each page.
+    /// Overwrites at random; returns MiB per second, and pages written for each page.
     fn overwrite(&self, threads: u64, time: Duration, seed: u64) -> (f64, f64) {
         let before = self.flash();
         let data = vec![seed as u8; RECORD as usize];
@@ -143,7 +144,7 @@ fn main() {
         RECORD >> 10
     );
     let (mut rates, mut worn) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
-    // The first round brings both to where they stay.
+    // The first round brings both to a steady state.
     for round in 0..=rounds {
         for (at, side) in sides.iter().enumerate() {
             let (rate, amplification) = side.overwrite(threads, time, round * 2 + at as u64 + 1);
@@ -166,7 +167,7 @@ fn main() {
     }
 }
 
-/// What reads of 4 KiB lose while a run goes on beside them: the same store with the policy on and off in turn.
+/// Measures the loss of 4 KiB reads during a run: the same store with the policy on and off, alternating.
 fn beside(side: &Side, threads: u64, rounds: u64) {
     let usual = side.trimmer.settings();
     let (mut off, mut on, mut told) = (Vec::new(), Vec::new(), 0);
@@ -175,7 +176,7 @@ fn beside(side: &Side, threads: u64, rounds: u64) {
         store.read(object, offset, &mut buffer, 0).expect("read");
     };
     for round in 0..rounds {
-        // Something to tell: all records are written anew, with nobody telling.
+        // Something to trim: all records are rewritten, without trimming.
         side.trimmer.set_settings(TrimSettings { is_on: false, ..usual });
         let data = vec![round as u8; RECORD as usize];
         for object in 0..OBJECTS {
@@ -185,7 +186,7 @@ fn beside(side: &Side, threads: u64, rounds: u64) {
         }
         side.store.sync_all().expect("synced");
         for slice in 0..SLICES {
-            // In turn, and each first as often as the other.
+            // Alternating, and each first equally often.
             for is_on in [slice % 2 == 0, slice % 2 == 1] {
                 side.trimmer.set_settings(TrimSettings { is_on, urgent_percent: 1, ..usual });
                 let before = side.untrimmed();

@@ -1,10 +1,10 @@
-//! What some work costs: CPU time, switches to other tasks, and transfers of the disk.
+//! Cost of work: CPU time, context switches, and transfers of the disk.
 
 use nacre_env::clock::Instant;
 use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 
-/// Counters of this process and of a disk at a moment.
+/// Counters of this process and of a disk at one moment.
 #[derive(Clone, Copy)]
 struct Counters {
     user_us: f64,
@@ -16,23 +16,23 @@ struct Counters {
     flushes: f64,
 }
 
-/// Costs of work on the disk of a directory.
+/// Measures the cost of work on the disk of a directory.
 pub struct Costs {
     /// Major and minor number of the disk, as `/proc/diskstats` has them.
     disk: [String; 2],
 }
 
-/// What so many pieces of work cost, each.
+/// Cost of one piece of work, as a mean.
 #[derive(Clone, Copy, Default)]
 pub struct Cost {
     pub per_second: f64,
-    /// CPU time of all threads of the process.
+    /// CPU time of all threads of the process, in us.
     pub user_us: f64,
     pub system_us: f64,
-    /// Threads that went to sleep, and those that were pushed off a CPU.
+    /// Voluntary and involuntary context switches.
     pub switches: f64,
     pub preemptions: f64,
-    /// Transfers to the disk by anyone, KiB of them, and flushes.
+    /// Writes to the disk by any process, KiB of them, and flushes.
     pub writes: f64,
     pub kib: f64,
     pub flushes: f64,
@@ -71,7 +71,7 @@ impl Costs {
         }
     }
 
-    /// Does `work`, which consists of `pieces`.
+    /// Does `work`, which consists of `pieces`, and returns the cost of each.
     pub fn of(&self, pieces: u32, work: impl FnOnce()) -> Cost {
         let (before, start) = (self.now(), Instant::now());
         work();
@@ -91,7 +91,7 @@ impl Costs {
 }
 
 impl Cost {
-    /// The median of each figure.
+    /// Returns the median of each figure.
     pub fn median(all: &[Cost]) -> Cost {
         let of = |field: fn(&Cost) -> f64| {
             let mut values: Vec<f64> = all.iter().map(field).collect();

@@ -1,10 +1,10 @@
-//! Objects that are made and synced.
+//! Creation and sync of objects.
 
 use nacre_env::clock::Instant;
 use nacre_store::object::ObjectStore;
 use nacre_types::Fid;
 
-/// Makes objects, writes 4 KiB into each and syncs it: objects per second.
+/// Creates objects, writes 4 KiB into each and syncs it; returns objects per second.
 pub fn create_and_sync(store: &dyn ObjectStore, first: u32, objects: u32, threads: u32) -> f64 {
     let start = Instant::now();
     nacre_env::thread::scope(|scope| {

@@ -1,6 +1,6 @@
-//! What surveys share.
+//! Helpers of several surveys.
 
-/// Prints the median of some values, the smallest and the largest; gives the median.
+/// Prints the median of some values, the smallest and the largest; returns the median.
 pub fn spread(name: &str, values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -9,7 +9,7 @@ pub fn spread(name: &str, values: &[f64]) -> f64 {
     median
 }
 
-/// The number in a place of the command line, or what it is otherwise.
+/// Returns the number at a position of the command line, or a default.
 pub fn number(arguments: &[String], at: usize, otherwise: u64) -> u64 {
     arguments.get(at).map_or(otherwise, |text| text.parse().expect("a number"))
 }
