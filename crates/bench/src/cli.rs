@@ -310,12 +310,12 @@ fn io(arguments: &IoArguments, myself: &Myself) -> Result<(), Error> {
     measure("Data", works.collect(), &arguments.subjects, &arguments.common, myself)
 }
 
-fn chosen(wished: &[Operation], all: &[Operation], io: bool) -> Result<Vec<Operation>, Error> {
-    if let Some(wrong) = wished.iter().find(|operation| operation.is_io() != io) {
+fn chosen(requested: &[Operation], all: &[Operation], io: bool) -> Result<Vec<Operation>, Error> {
+    if let Some(wrong) = requested.iter().find(|operation| operation.is_io() != io) {
         let other = if io { "meta" } else { "io" };
         return Err(Error::Usage(format!("{} is measured by `bench {other}`", wrong.label())));
     }
-    Ok(if wished.is_empty() { all.to_vec() } else { wished.to_vec() })
+    Ok(if requested.is_empty() { all.to_vec() } else { requested.to_vec() })
 }
 
 fn measure(

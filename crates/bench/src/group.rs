@@ -9,9 +9,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// Interval of polling a child.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 /// Timeout for a group to end after SIGINT.
-const END_PATIENCE: Duration = Duration::from_secs(20);
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 /// Timeout for a killed process to end: one that waits for a file system in the kernel may never end.
-const KILL_PATIENCE: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Starts `command` as the leader of a new process group.
 ///
@@ -25,14 +25,14 @@ pub(crate) fn start(command: &mut Command) -> std::io::Result<Child> {
 /// Ends the group of `child`: by SIGINT, then by SIGKILL.
 pub(crate) fn end(child: &mut Child) {
     signal(child, Signal::INT);
-    has_ended(child, END_PATIENCE);
+    has_ended(child, END_TIMEOUT);
     kill(child);
 }
 
 /// Kills the group of `child`; a process that waits in the kernel may survive.
 pub(crate) fn kill(child: &mut Child) {
     signal(child, Signal::KILL);
-    has_ended(child, KILL_PATIENCE);
+    has_ended(child, KILL_TIMEOUT);
 }
 
 fn signal(child: &Child, signal: Signal) {

@@ -68,7 +68,7 @@ fn new_fsname() -> String {
 }
 
 /// Timeout for a further mount to start.
-const MOUNT_PATIENCE: Duration = Duration::from_secs(30);
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Instance {
     /// Creates a file system with its targets in `directory/NAME`, which must not exist, and starts it.
@@ -151,7 +151,7 @@ impl Instance {
         self.more.push((point.clone(), child));
         let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev());
         let below = device(&self.directory).map_err(Error::io("stat", &self.directory))?;
-        let deadline = Instant::now() + MOUNT_PATIENCE;
+        let deadline = Instant::now() + MOUNT_TIMEOUT;
         while device(&point).is_ok_and(|device| device == below) {
             let ended = self.more.last_mut().is_some_and(|(_, child)| !matches!(child.try_wait(), Ok(None)));
             if ended || Instant::now() > deadline {

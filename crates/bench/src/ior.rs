@@ -162,10 +162,10 @@ impl<'a> Run<'a> {
             all.push(("stonewallingTime", arguments.deadline_s.to_string()));
         }
         if !self.setup.striping.is_empty() {
-            let wish = &self.setup.striping;
+            let requested = &self.setup.striping;
             let text = |value: Option<String>| value.unwrap_or_else(|| "default".to_owned());
-            all.push(("stripe count", text(wish.count.map(|count| count.to_string()))));
-            all.push(("stripe size", text(wish.size.map(|bytes| size::show(u64::from(bytes))))));
+            all.push(("stripe count", text(requested.count.map(|count| count.to_string()))));
+            all.push(("stripe size", text(requested.size.map(|bytes| size::show(u64::from(bytes))))));
         }
         Ok(all)
     }

@@ -8,9 +8,9 @@
 mod fio;
 mod flushes;
 mod options;
+mod part_process;
 mod parts;
 mod table;
-mod turn;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,19 +23,19 @@ use crate::worker::Myself;
 use crate::{machine, stop};
 use flushes::{Counter, Flushes};
 use nacre_common::place;
+use part_process::End;
 use parts::{Identity, Order, Part};
 use table::Figures;
-use turn::End;
 
 pub use options::PeersArguments;
-pub(crate) use turn::serve;
+pub(crate) use part_process::serve;
 
 /// Name of this bench in a file of results.
 pub(crate) const EXPERIMENT: &str = "peers";
 /// Timeout of the removal of files on a path that responds.
-const REMOVE_PATIENCE: Duration = Duration::from_secs(120);
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Timeout of the removal on an unresponsive path.
-const GONE_PATIENCE: Duration = Duration::from_secs(2);
+const GONE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One mounted path.
 #[derive(Debug)]
@@ -124,8 +124,8 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let limit = if self.is_gone { GONE_PATIENCE } else { REMOVE_PATIENCE };
-        if !turn::remove(&self.work, limit) {
+        let limit = if self.is_gone { GONE_TIMEOUT } else { REMOVE_TIMEOUT };
+        if !part_process::remove(&self.work, limit) {
             eprintln!("bench peers: {}: remove {} by hand", self.peer.name, self.work.display());
         }
     }
@@ -226,7 +226,7 @@ fn on(
         return Ok(());
     }
     let order = work.order(part, place);
-    let end = turn::take(&order, work.myself, work.limit(), &mut place.peer.flushes, |figure| {
+    let end = part_process::take(&order, work.myself, work.limit(), &mut place.peer.flushes, |figure| {
         figures.push(&figure.name, figure.unit, index, figure.value, figure.cpu_us);
     })?;
     if let Some(note) = place.note(part, end, work.limit()) {

@@ -87,12 +87,12 @@ mod tests {
 
     #[test]
     fn wishes_have_lustres_bytes() {
-        let wish = Striping { count: Some(-1), size: Some(1 << 20), first: None, pool: None };
-        let bytes = wish.encode().expect("encodes");
+        let requested = Striping { count: Some(-1), size: Some(1 << 20), first: None, pool: None };
+        let bytes = requested.encode().expect("encodes");
         assert_eq!(bytes.len(), 32);
         assert_eq!(bytes[..8], [0xd0, 0x0b, 0xd1, 0x0b, 1, 0, 0, 0]);
         assert_eq!(bytes[24..], [0, 0, 16, 0, 0xff, 0xff, 0xff, 0xff]);
-        let pooled = Striping { count: Some(2), first: Some(3), pool: Some("flash".to_owned()), ..wish };
+        let pooled = Striping { count: Some(2), first: Some(3), pool: Some("flash".to_owned()), ..requested };
         let bytes = pooled.encode().expect("encodes");
         assert_eq!(bytes.len(), 48);
         assert_eq!(bytes[28..38], [2, 0, 3, 0, b'f', b'l', b'a', b's', b'h', 0]);

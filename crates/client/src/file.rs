@@ -2,12 +2,12 @@
 
 pub(crate) mod folios;
 pub(crate) mod group;
+pub(crate) mod guards;
 pub(crate) mod head;
 pub(crate) mod opened;
 pub(crate) mod options;
 pub(crate) mod ranges;
 pub(crate) mod size;
-pub(crate) mod turns;
 pub(crate) mod written;
 
 use crate::caller::Caller;
@@ -21,7 +21,7 @@ use crate::file::written::Written;
 use crate::jobs::JobCell;
 use crate::read_ahead::blocks::Blocks;
 use crate::read_ahead::reader::Reader;
-use crate::warrant::Warrant;
+use crate::validity::Validity;
 use crate::write_back::table::Table;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_layout::{Layout, StripeObject};
@@ -204,7 +204,7 @@ pub(crate) struct Unsynced {
 pub(crate) struct FileInner {
     pub layout: Option<Arc<Layout>>,
     /// Proof that `layout` is valid.
-    pub layout_warrant: Warrant,
+    pub layout_validity: Validity,
     /// Set while one open has frozen the file: no other open takes a byte range.
     pub frozen: Option<Frozen>,
     /// The group that has the file, under its group lock.
@@ -238,11 +238,11 @@ impl FileInner {
         }
     }
 
-    /// Takes over a layout that an MDT returned under a warrant, unless the known one is newer: replies may
-    /// overtake each other. Under one warrant objects are only added, and a lock that was granted later has
+    /// Takes over a layout that an MDT returned as valid, unless the known one is newer: replies may
+    /// overtake each other. While it is valid, objects are only added, and a lock that was granted later has
     /// the newer layout.
-    pub fn learn_layout(&mut self, layout: Option<Arc<Layout>>, warrant: Warrant) {
-        if let (Warrant::Lock(known), Warrant::Lock(new)) = (self.layout_warrant, warrant)
+    pub fn learn_layout(&mut self, layout: Option<Arc<Layout>>, validity: Validity) {
+        if let (Validity::Lock(known), Validity::Lock(new)) = (self.layout_validity, validity)
             && new < known
         {
             return;
@@ -251,17 +251,17 @@ impl FileInner {
             let reaches = |new: &Arc<Layout>| new.has_objects() && new.generation >= known.generation;
             known.has_objects() && !layout.as_ref().is_some_and(reaches)
         };
-        if self.layout_warrant == warrant && self.layout.as_ref().is_some_and(older) {
+        if self.layout_validity == validity && self.layout.as_ref().is_some_and(older) {
             return;
         }
         self.layout = layout;
-        self.layout_warrant = warrant;
+        self.layout_validity = validity;
     }
 
     /// Drops the layout: the file may have other objects, with another content.
     pub fn forget_layout(&mut self) {
         self.layout = None;
-        self.layout_warrant = Warrant::None;
+        self.layout_validity = Validity::None;
         self.head = Head::Settled;
         self.size = Size::default();
         self.ahead.clear();

@@ -233,7 +233,7 @@ impl Inodes {
     /// Returns the hints about an inode that are still valid.
     pub(crate) fn hints(&self, fid: Fid) -> Option<Hints> {
         let hints = self.nodes.hints(fid.inode_number())?;
-        self.lease.is_in_force(hints.warrant, fid).then_some(hints)
+        self.lease.is_in_force(hints.validity, fid).then_some(hints)
     }
 
     pub(crate) fn note_public(&self, directory: Fid, public: bool, lease: u64) {

@@ -14,7 +14,7 @@ use crate::locks::layouts::{Adopted, LayoutSpace};
 use crate::node::NodeTable;
 use crate::read_ahead::blocks::Memory;
 use crate::requests::Requests;
-use crate::warrant::Warrant;
+use crate::validity::Validity;
 use nacre_layout::Layout;
 use nacre_lock::{InodeBits, LockHandle};
 use nacre_types::{Explain, FailureResult, Fid, Status, StatusResult};
@@ -165,14 +165,16 @@ impl Layouts {
 
     /// Does the same without a request.
     fn known_layout(&self, file: &FileState, enough: &impl Fn(&Layout) -> bool) -> Option<LayoutUse> {
-        let (layout, warrant) = {
+        let (layout, validity) = {
             let inner = file.lock();
-            (inner.layout.clone(), inner.layout_warrant)
+            (inner.layout.clone(), inner.layout_validity)
         };
         let is_enough = layout.as_ref().is_some_and(|layout| layout.has_objects() && enough(layout));
-        match warrant {
-            Warrant::Lease(number) if number == self.lease.number() => Some(LayoutUse { layout, lock: None }),
-            Warrant::Lock(handle) => {
+        match validity {
+            Validity::Lease(number) if number == self.lease.number() => {
+                Some(LayoutUse { layout, lock: None })
+            }
+            Validity::Lock(handle) => {
                 let space = self.layout_space(file.fid);
                 let bits = space.hold(handle)?;
                 let held = LayoutUse { layout, lock: Some((space, handle)) };
@@ -260,7 +262,7 @@ impl Layouts {
             if changes != self.relayouts.count(fid) || lease != self.lease.number() {
                 return Ok(Tried::Again(Duration::ZERO));
             }
-            inner.learn_layout(layout, Warrant::Lease(lease));
+            inner.learn_layout(layout, Validity::Lease(lease));
             if range.is_some() {
                 self.relayouts.note(fid);
             }
@@ -282,8 +284,8 @@ impl Layouts {
                 let lock = Some((space, handle));
                 let mut inner = file.lock();
                 inner.transno = inner.transno.max(transno);
-                inner.learn_layout(layout, Warrant::Lock(handle));
-                let is_known = inner.layout_warrant == Warrant::Lock(handle);
+                inner.learn_layout(layout, Validity::Lock(handle));
+                let is_known = inner.layout_validity == Validity::Lock(handle);
                 let layout = inner.layout.clone();
                 drop(inner);
                 let held = LayoutUse { layout, lock };
@@ -300,7 +302,7 @@ impl Layouts {
     /// # Errors
     /// As for [`Layouts::use_layout`].
     pub(crate) fn ask_layout_again(&self, file: &FileState) -> FailureResult<()> {
-        file.lock().layout_warrant = Warrant::None;
+        file.lock().layout_validity = Validity::None;
         self.use_layout(file).map(drop)
     }
 
@@ -331,16 +333,16 @@ impl Layouts {
             let mut inner = file.lock();
             let is_new = changes == Some(self.relayouts.count(file.fid));
             if lease != 0 && is_new && lease == self.lease.number() {
-                inner.learn_layout(layout, Warrant::Lease(lease));
+                inner.learn_layout(layout, Validity::Lease(lease));
             } else if inner.layout.is_none() {
                 // The layout may be outdated: the first operation requests it.
-                inner.learn_layout(layout, Warrant::None);
+                inner.learn_layout(layout, Validity::None);
             }
             return;
         }
         let space = self.layout_space(file.fid);
         if let Adopted::Held(handle, layout) = space.adopt(reserved, file.fid, came, layout.as_ref()) {
-            file.lock().learn_layout(layout, Warrant::Lock(handle));
+            file.lock().learn_layout(layout, Validity::Lock(handle));
             space.release(handle);
         }
     }
@@ -354,8 +356,8 @@ impl Layouts {
 
     /// True if no other client can give objects to components of a file that have none, or add components.
     pub(crate) fn holds_components(&self, file: &FileState) -> bool {
-        let warrant = file.lock().layout_warrant;
-        matches!(warrant, Warrant::Lock(handle) if self.layout_space(file.fid).holds_components(handle))
+        let validity = file.lock().layout_validity;
+        matches!(validity, Validity::Lock(handle) if self.layout_space(file.fid).holds_components(handle))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::kernel::KernelCaches;
 use crate::locks::Locks;
 use crate::locks::inodes::InodeSpace;
 use crate::locks::layouts::is_of_layout;
-use crate::warrant::Warrant;
+use crate::validity::Validity;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_rpc::ClientCallbacks;
 use nacre_types::Fid;
@@ -68,11 +68,11 @@ impl Lease {
     }
 
     /// True if information about an inode, or about the entries of a directory, is still true.
-    pub fn is_in_force(&self, warrant: Warrant, fid: Fid) -> bool {
-        match warrant {
-            Warrant::None => false,
-            Warrant::Lease(number) => number == self.number(),
-            Warrant::Lock(handle) => self.inodes(fid).is_usable(handle),
+    pub fn is_in_force(&self, validity: Validity, fid: Fid) -> bool {
+        match validity {
+            Validity::None => false,
+            Validity::Lease(number) => number == self.number(),
+            Validity::Lock(handle) => self.inodes(fid).is_usable(handle),
         }
     }
 

@@ -68,7 +68,7 @@ mod sizes;
 mod statahead;
 mod tasks;
 mod tunables;
-mod warrant;
+mod validity;
 mod write_back;
 
 pub use caller::Caller;

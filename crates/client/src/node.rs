@@ -3,7 +3,7 @@
 mod removed;
 
 use crate::file::FileState;
-use crate::warrant::Warrant;
+use crate::validity::Validity;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_types::{Attr, AttrFlags, Fid, SizeSource, Status, StatusResult, Timestamp, perm};
@@ -83,16 +83,16 @@ pub struct Hints {
     /// True if everybody may list this directory.
     pub listable: bool,
     /// Proof that the hints are still true.
-    pub warrant: Warrant,
+    pub validity: Validity,
 }
 
 impl Hints {
     /// Extracts the hints from `attr`.
-    pub fn of(attr: &Attr, warrant: Warrant) -> Hints {
+    pub fn of(attr: &Attr, validity: Validity) -> Hints {
         let public = attr.is_dir() && perm::searchable_by_all(attr);
         let listable =
             attr.is_dir() && attr.mode & READ_ALL == READ_ALL && !attr.flags.contains(AttrFlags::HAS_ACL);
-        Hints { flags: attr.flags, public, listable, warrant }
+        Hints { flags: attr.flags, public, listable, validity }
     }
 }
 
@@ -169,15 +169,15 @@ impl NodeTable {
     }
 
     /// Records that the kernel gets `lookups` more references to the inode of `attr`.
-    pub fn remember(&self, node: u64, attr: &Attr, warrant: Warrant, lookups: u64) {
+    pub fn remember(&self, node: u64, attr: &Attr, validity: Validity, lookups: u64) {
         let mut shard = self.shard(node).lock();
         let entry = shard.entry(node).or_default();
         entry.lookups += lookups;
-        entry.hints = Some(Hints::of(attr, warrant));
+        entry.hints = Some(Hints::of(attr, validity));
     }
 
     /// Records new attributes of an inode; returns the previous hints.
-    pub fn note(&self, node: u64, attr: &Attr, warrant: Warrant) -> Option<Hints> {
+    pub fn note(&self, node: u64, attr: &Attr, validity: Validity) -> Option<Hints> {
         let mut shard = self.shard(node).lock();
         // The kernel knows the root without a lookup.
         let entry = if node == 1 { shard.entry(node).or_default() } else { shard.get_mut(&node)? };
@@ -191,7 +191,7 @@ impl NodeTable {
         if entry.told.as_deref().is_some_and(|told| told.is_known_by(attr)) {
             entry.told = None;
         }
-        entry.hints.replace(Hints::of(attr, warrant))
+        entry.hints.replace(Hints::of(attr, validity))
     }
 
     /// Records attributes that an operation returned, also in the state of the file if it is open.
@@ -283,9 +283,9 @@ impl NodeTable {
     }
 
     /// Records whether everybody may search a directory, learned without its attributes.
-    pub fn note_public(&self, node: u64, public: bool, warrant: Warrant) {
+    pub fn note_public(&self, node: u64, public: bool, validity: Validity) {
         if let Some(Node { hints: Some(hints), .. }) = self.shard(node).lock().get_mut(&node)
-            && hints.warrant == warrant
+            && hints.validity == validity
         {
             hints.public = public;
         }
@@ -407,7 +407,7 @@ mod tests {
         let attr =
             Attr { fid: Fid::new(0x2_0000_0400, 7, 0), size_source: SizeSource::Objects, ..Attr::default() };
         let node = node_of(attr.fid).expect("an ordinary FID");
-        table.remember(node, &attr, Warrant::None, 1);
+        table.remember(node, &attr, Validity::None, 1);
         let told = |size| DataUpdate { size_blocks: Some((size, 8)), ..DataUpdate::default() };
         table.note_told(node, &told(4), 0);
         table.note_removed(node, &attr);
@@ -416,7 +416,7 @@ mod tests {
         table.note_told(node, &told(5), 0);
         assert!(table.removed(node).is_some_and(|attr| attr.size == 5));
         let exact = Attr { size: 6, size_source: SizeSource::Exact, ..attr };
-        table.note(node, &exact, Warrant::None);
+        table.note(node, &exact, Validity::None);
         assert!(table.removed(node).is_some_and(|attr| attr.size == 6));
     }
 
@@ -436,8 +436,8 @@ mod tests {
         let table = NodeTable::new();
         let attr = Attr { fid: Fid::new(0x2_0000_0400, 7, 0), ..Attr::default() };
         let node = node_of(attr.fid).expect("an ordinary FID");
-        table.remember(node, &attr, Warrant::None, 1);
-        table.remember(node, &attr, Warrant::None, 2);
+        table.remember(node, &attr, Validity::None, 1);
+        table.remember(node, &attr, Validity::None, 2);
         table.forget(node, 2);
         assert!(table.hints(node).is_some());
         table.note_removed(node, &attr);

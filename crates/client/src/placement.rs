@@ -11,7 +11,7 @@ use crate::node::NodeTable;
 use crate::placement::place::{Chooser, DirQos, Room, Rooms, Wanted, spread};
 use crate::requests::Requests;
 use crate::shards::Shards;
-use crate::warrant::Warrant;
+use crate::validity::Validity;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_layout::{DirDefault, DirFlags, DirHash};
@@ -25,7 +25,7 @@ use std::time::Duration;
 /// States of an MDT in which it takes no new inodes: read-only, no creates, no space, no inodes.
 const NOT_USABLE: u32 = 2 | 4 | 0x20 | 0x40;
 /// Defaults that are cached.
-const KEPT_MAX: usize = 4096;
+const CACHED_MAX: usize = 4096;
 /// Age up to which the root's default is used without proof that it is still valid: otherwise each new
 /// directory would cost a request for it while other clients change the root.
 const ROOT_AGE_MAX: Duration = Duration::from_secs(1);
@@ -34,9 +34,9 @@ const DEFAULT: &[u8] = b"lustre.dmv";
 
 /// Cached default of a directory.
 #[derive(Clone)]
-struct Kept {
+struct CachedDefault {
     default: Option<Arc<DirDefault>>,
-    warrant: Warrant,
+    validity: Validity,
     at: Instant,
 }
 
@@ -58,7 +58,7 @@ pub struct Placement {
     qos: Mutex<DirQos>,
     chooser: Mutex<Chooser>,
     rooms: Mutex<Rooms>,
-    defaults: Mutex<HashMap<Fid, Kept>>,
+    defaults: Mutex<HashMap<Fid, CachedDefault>>,
     requests: Arc<Requests>,
     inodes: Arc<Inodes>,
     shards: Arc<Shards>,
@@ -86,13 +86,13 @@ impl Placement {
         self.defaults.lock().remove(&fid);
     }
 
-    fn kept(&self, fid: Fid) -> Option<Kept> {
+    fn cached(&self, fid: Fid) -> Option<CachedDefault> {
         self.defaults.lock().get(&fid).cloned()
     }
 
-    fn keep(&self, fid: Fid, kept: Kept) {
+    fn keep(&self, fid: Fid, kept: CachedDefault) {
         let mut defaults = self.defaults.lock();
-        if defaults.len() >= KEPT_MAX {
+        if defaults.len() >= CACHED_MAX {
             defaults.clear();
         }
         defaults.insert(fid, kept);
@@ -112,8 +112,8 @@ impl Placement {
     }
 
     /// Returns how many shards a directory with this specification has.
-    pub(crate) fn shard_count(&self, wish: &DirDefault) -> usize {
-        count_of(wish, self.requests.mdts.len()).max(wish.mdts.len())
+    pub(crate) fn shard_count(&self, requested: &DirDefault) -> usize {
+        count_of(requested, self.requests.mdts.len()).max(requested.mdts.len())
     }
 
     /// Returns the MDTs for this many parts of a directory, from `first` on: those that take new inodes.
@@ -121,14 +121,19 @@ impl Placement {
     /// # Errors
     /// `EAGAIN` if it would not be spread because the other MDTs are unreachable or take no new inodes; the
     /// errors of MDTs.
-    pub(crate) fn spread_from(&self, first: u16, count: usize, wish: &DirDefault) -> FailureResult<Vec<u16>> {
-        Ok(spread_parts(&self.connected_rooms()?, first, count, wish)?)
+    pub(crate) fn spread_from(
+        &self,
+        first: u16,
+        count: usize,
+        requested: &DirDefault,
+    ) -> FailureResult<Vec<u16>> {
+        Ok(spread_parts(&self.connected_rooms()?, first, count, requested)?)
     }
 
-    pub(crate) fn check_mdts(&self, wish: &DirDefault) -> FailureResult<()> {
-        let named = if wish.index == -1 { None } else { Some(u16::try_from(wish.index)) };
+    pub(crate) fn check_mdts(&self, requested: &DirDefault) -> FailureResult<()> {
+        let named = if requested.index == -1 { None } else { Some(u16::try_from(requested.index)) };
         let named = named.transpose().map_err(|_| Status::EINVAL)?;
-        for mdt in named.iter().chain(&wish.mdts) {
+        for mdt in named.iter().chain(&requested.mdts) {
             if !self.requests.has_mdt(*mdt)? {
                 return Err(Status::EINVAL.into());
             }
@@ -163,7 +168,7 @@ impl Placement {
     /// Returns the root's default for directories created elsewhere: the last known one while the root's MDT
     /// is unreachable.
     fn default_of_root(&self) -> FailureResult<Option<Arc<DirDefault>>> {
-        let heard = self.kept(self.inodes.root.fid());
+        let heard = self.cached(self.inodes.root.fid());
         if let Some(heard) = &heard
             && !self.requests.is_connected(self.inodes.root.fid().mdt_index())
         {
@@ -184,9 +189,9 @@ impl Placement {
     /// Returns the default of a directory itself. Costs no request while its known attributes are valid, and
     /// it has none or the same as before.
     pub(super) fn default_of(&self, fid: Fid) -> FailureResult<Option<Arc<DirDefault>>> {
-        let kept = self.kept(fid);
+        let kept = self.cached(fid);
         if let Some(kept) = kept
-            && (self.lease.is_in_force(kept.warrant, fid)
+            && (self.lease.is_in_force(kept.validity, fid)
                 || fid == self.inodes.root.fid() && kept.at.elapsed() < ROOT_AGE_MAX)
         {
             return Ok(kept.default);
@@ -204,13 +209,13 @@ impl Placement {
                 self.nodes.hints(fid.inode_number())
             }
         };
-        let (flags, warrant) =
-            hints.map_or((AttrFlags::all(), Warrant::None), |hints| (hints.flags, hints.warrant));
+        let (flags, validity) =
+            hints.map_or((AttrFlags::all(), Validity::None), |hints| (hints.flags, hints.validity));
         let default = match flags.contains(AttrFlags::HAS_DIR_DEFAULT) {
             true => self.fetch_default(fid)?,
             false => None,
         };
-        self.keep(fid, Kept { default: default.clone(), warrant, at });
+        self.keep(fid, CachedDefault { default: default.clone(), validity, at });
         Ok(default)
     }
 
@@ -261,20 +266,20 @@ impl Placement {
         &self,
         (parent, name): (Fid, &[u8]),
         is_chosen: bool,
-        wish: &DirDefault,
+        requested: &DirDefault,
     ) -> FailureResult<Plan> {
         let all = self.requests.mdts.len();
-        let count = count_of(wish, all).max(wish.mdts.len());
-        let listed = wish.mdts.iter().copied().filter(|mdt| usize::from(*mdt) < all);
+        let count = count_of(requested, all).max(requested.mdts.len());
+        let listed = requested.mdts.iter().copied().filter(|mdt| usize::from(*mdt) < all);
         let listed: Vec<u16> = listed.collect();
-        let named = u16::try_from(wish.index).ok().filter(|index| usize::from(*index) < all);
+        let named = u16::try_from(requested.index).ok().filter(|index| usize::from(*index) < all);
         let (first, is_balanced) = match listed.first().copied().or(named) {
             Some(first) => (first, false),
             // The parent is spread over MDTs already: directories in it are stored with their names.
             None if self.shards.lists.get(parent).is_some() => {
                 (self.shards.home(parent, name).mdt_index(), false)
             }
-            None => (self.choose(parent, is_chosen, wish)?, true),
+            None => (self.choose(parent, is_chosen, requested)?, true),
         };
         let mut mdts = listed;
         if count <= 1 && mdts.len() <= 1 {
@@ -285,14 +290,19 @@ impl Placement {
                     mdts.push(mdt);
                 }
             }
-            mdts = parts_on(&mdts, count, wish);
+            mdts = parts_on(&mdts, count, requested);
         }
-        Ok(Plan { mdts, hash: wish.hash, is_fixed: wish.flags.contains(DirFlags::FIXED), is_balanced })
+        Ok(Plan {
+            mdts,
+            hash: requested.hash,
+            is_fixed: requested.flags.contains(DirFlags::FIXED),
+            is_balanced,
+        })
     }
 
     /// Chooses the MDT for a directory that may be placed on any.
-    fn choose(&self, parent: Fid, is_chosen: bool, wish: &DirDefault) -> FailureResult<u16> {
-        let in_turn = !is_chosen && (wish.max_inherit_rr.0 != 0 || parent == self.inodes.root.fid());
+    fn choose(&self, parent: Fid, is_chosen: bool, requested: &DirDefault) -> FailureResult<u16> {
+        let in_turn = !is_chosen && (requested.max_inherit_rr.0 != 0 || parent == self.inodes.root.fid());
         let wanted = Wanted {
             parent: parent.mdt_index(),
             depth: if in_turn { 0 } else { self.depth_of(parent)? },
@@ -368,8 +378,8 @@ impl Placement {
 }
 
 /// Returns how many parts of one directory may be on one MDT.
-fn each_of(wish: &DirDefault) -> usize {
-    match wish.flags.contains(DirFlags::OVERSTRIPED) {
+fn each_of(requested: &DirDefault) -> usize {
+    match requested.flags.contains(DirFlags::OVERSTRIPED) {
         true => nacre_layout::dir_default::PER_MDT_MAX as usize,
         false => 1,
     }
@@ -379,22 +389,22 @@ fn each_of(wish: &DirDefault) -> usize {
 ///
 /// # Errors
 /// `EAGAIN` if there would be one part, and more were asked for.
-fn spread_parts(rooms: &[Room], first: u16, count: usize, wish: &DirDefault) -> StatusResult<Vec<u16>> {
-    let mdts = parts_on(&spread(rooms, first), count, wish);
+fn spread_parts(rooms: &[Room], first: u16, count: usize, requested: &DirDefault) -> StatusResult<Vec<u16>> {
+    let mdts = parts_on(&spread(rooms, first), count, requested);
     if mdts.len() > 1 || count <= 1 { Ok(mdts) } else { Err(Status::EAGAIN) }
 }
 
 /// Returns the MDTs of `count` parts, round-robin. If some MDTs cannot be used there are fewer parts, as the
 /// parts on one MDT are limited.
-fn parts_on(mdts: &[u16], count: usize, wish: &DirDefault) -> Vec<u16> {
-    let parts = count.min(mdts.len() * each_of(wish));
+fn parts_on(mdts: &[u16], count: usize, requested: &DirDefault) -> Vec<u16> {
+    let parts = count.min(mdts.len() * each_of(requested));
     mdts.iter().copied().cycle().take(parts).collect()
 }
 
 /// Returns the number of shards with this number of MDTs.
-fn count_of(wish: &DirDefault, mdts: usize) -> usize {
-    let each = each_of(wish);
-    match wish.count {
+fn count_of(requested: &DirDefault, mdts: usize) -> usize {
+    let each = each_of(requested);
+    match requested.count {
         0 | 1 => 1,
         count if count < 0 => mdts * (count.unsigned_abs() as usize).min(each),
         count => (count as usize).min(mdts * each),
@@ -418,19 +428,19 @@ mod tests {
 
     #[test]
     fn no_mdt_gets_more_shards_than_it_may_while_others_are_away() {
-        let wish = |flags| DirDefault { flags, ..DirDefault::default() };
-        let over = wish(DirFlags::OVERSTRIPED);
+        let requested = |flags| DirDefault { flags, ..DirDefault::default() };
+        let over = requested(DirFlags::OVERSTRIPED);
         assert_eq!(parts_on(&[1, 2], 5, &over), [1, 2, 1, 2, 1]);
         assert_eq!(parts_on(&[1], 6, &over), [1; 5]);
-        assert_eq!(parts_on(&[1, 2], 3, &wish(DirFlags::empty())), [1, 2]);
+        assert_eq!(parts_on(&[1, 2], 3, &requested(DirFlags::empty())), [1, 2]);
     }
 
     #[test]
     fn a_directory_that_is_to_be_spread_is_not_made_whole_because_others_are_away() {
         let room = |index, usable| Room { index, bytes: 1, files: 1, usable };
         let (both, one) = ([room(0, true), room(1, true)], [room(0, true), room(1, false)]);
-        let wish = |flags| DirDefault { flags, ..DirDefault::default() };
-        let (plain, over) = (wish(DirFlags::empty()), wish(DirFlags::OVERSTRIPED));
+        let requested = |flags| DirDefault { flags, ..DirDefault::default() };
+        let (plain, over) = (requested(DirFlags::empty()), requested(DirFlags::OVERSTRIPED));
         assert_eq!(spread_parts(&both, 1, 2, &plain), Ok(vec![1, 0]));
         assert_eq!(spread_parts(&one, 0, 2, &plain), Err(Status::EAGAIN));
         assert_eq!(spread_parts(&one, 0, 2, &over), Ok(vec![0, 0]));

@@ -2,9 +2,9 @@
 //! ready.
 
 pub(crate) mod capabilities;
+pub(crate) mod fan_out;
 pub(crate) mod joining;
 pub(crate) mod mdt;
-pub(crate) mod patience;
 pub(crate) mod recovery;
 pub(crate) mod silent;
 pub(crate) mod statfs;

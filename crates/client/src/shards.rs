@@ -14,7 +14,7 @@ use crate::layouts::pause;
 use crate::lease::Lease;
 use crate::requests::Requests;
 use crate::shards::absent::Absences;
-use crate::warrant::Warrant;
+use crate::validity::Validity;
 use nacre_env::clock::Instant;
 use nacre_env::sync::RwLock;
 use nacre_layout::dir_hash::DirHash;
@@ -38,7 +38,7 @@ const MOVING_AGE: Duration = Duration::from_secs(1);
 
 /// A list as it was fetched.
 #[derive(Clone)]
-struct Kept {
+struct CachedShards {
     layout: Arc<DirLayout>,
     at: Instant,
     /// Version of the directory's attributes before the fetch, if it is known.
@@ -48,7 +48,7 @@ struct Kept {
 /// The lists of shards that a client knows.
 #[derive(Default)]
 pub(crate) struct ShardLists {
-    dirs: RwLock<HashMap<Fid, Kept>>,
+    dirs: RwLock<HashMap<Fid, CachedShards>>,
     /// Length of `dirs`, so that no lock is taken while no directory is sharded.
     count: AtomicUsize,
 }
@@ -107,10 +107,10 @@ impl Shards {
     /// True if the name is known to be absent, in a directory that everybody may search. Then the kernel may
     /// cache that until it is invalidated.
     pub(crate) fn is_absent(&self, dir: Fid, name: &[u8]) -> bool {
-        match self.absences.warrant(dir, name) {
-            None | Some(Warrant::None) => false,
-            Some(Warrant::Lock(handle)) => self.lease.inodes(dir).keep_name(handle),
-            Some(warrant) => self.lease.is_in_force(warrant, dir),
+        match self.absences.validity(dir, name) {
+            None | Some(Validity::None) => false,
+            Some(Validity::Lock(handle)) => self.lease.inodes(dir).keep_name(handle),
+            Some(validity) => self.lease.is_in_force(validity, dir),
         }
     }
 
@@ -304,7 +304,7 @@ impl ShardLists {
                 if dirs.len() >= DIRS_MAX {
                     dirs.clear();
                 }
-                dirs.insert(dir, Kept { layout, at: Instant::now(), version: None });
+                dirs.insert(dir, CachedShards { layout, at: Instant::now(), version: None });
             }
             None => drop(dirs.remove(&dir)),
         }

@@ -19,7 +19,7 @@ use rustix::param::page_size;
 
 /// Longest time that the kernel takes to end a connection after its last unmount; more means that it was not
 /// the last.
-const END_PATIENCE: Duration = Duration::from_secs(1);
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A mounted file system whose requests are served.
 ///
@@ -153,7 +153,7 @@ impl Session {
         }
         match how {
             Unmount::Clean => {
-                if !self.channel.ends_within(END_PATIENCE) {
+                if !self.channel.ends_within(END_TIMEOUT) {
                     return Err(Error::Elsewhere(self.mounted.path().to_owned()));
                 }
                 self.channel.join();

@@ -78,37 +78,41 @@ impl Inherit {
 /// Number of levels below for which new directories are placed round-robin, regardless of space, in Lustre's
 /// encoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct InheritInTurn(pub u8);
+pub struct InheritRoundRobin(pub u8);
 
-impl InheritInTurn {
+impl InheritRoundRobin {
     /// No level.
-    pub const NONE: InheritInTurn = InheritInTurn(0);
+    pub const NONE: InheritRoundRobin = InheritRoundRobin(0);
     /// All levels.
-    pub const UNLIMITED: InheritInTurn = InheritInTurn(255);
+    pub const UNLIMITED: InheritRoundRobin = InheritRoundRobin(255);
 
     /// Returns the number one level below. Lustre counts down to 0, which is none.
-    pub fn next(self) -> InheritInTurn {
+    pub fn next(self) -> InheritRoundRobin {
         match self {
-            InheritInTurn(levels) if levels > 0 && levels <= Inherit::MAX => InheritInTurn(levels - 1),
+            InheritRoundRobin(levels) if levels > 0 && levels <= Inherit::MAX => {
+                InheritRoundRobin(levels - 1)
+            }
             _ => self,
         }
     }
 
     /// Returns the number as users write it: -1 for all levels, 0 for none.
     pub fn shown(self) -> i32 {
-        if self == InheritInTurn::UNLIMITED { -1 } else { self.0.into() }
+        if self == InheritRoundRobin::UNLIMITED { -1 } else { self.0.into() }
     }
 
     /// Parses the number as users write it; `None` if it is out of range.
-    pub fn read(shown: i64) -> Option<InheritInTurn> {
+    pub fn read(shown: i64) -> Option<InheritRoundRobin> {
         match shown {
-            -1 => Some(InheritInTurn::UNLIMITED),
-            levels => u8::try_from(levels).ok().filter(|levels| *levels <= Inherit::MAX).map(InheritInTurn),
+            -1 => Some(InheritRoundRobin::UNLIMITED),
+            levels => {
+                u8::try_from(levels).ok().filter(|levels| *levels <= Inherit::MAX).map(InheritRoundRobin)
+            }
         }
     }
 
     const fn is_known(self) -> bool {
-        self.0 <= Inherit::MAX || self.0 == InheritInTurn::UNLIMITED.0
+        self.0 <= Inherit::MAX || self.0 == InheritRoundRobin::UNLIMITED.0
     }
 }
 
@@ -127,7 +131,7 @@ pub struct DirDefault {
     /// Number of levels that inherit it.
     pub max_inherit: Inherit,
     /// Number of levels with round-robin placement.
-    pub max_inherit_rr: InheritInTurn,
+    pub max_inherit_rr: InheritRoundRobin,
     /// MDTs, as many as `count`; empty selects them by `index`.
     pub mdts: Vec<u16>,
 }
@@ -140,7 +144,7 @@ impl Default for DirDefault {
             hash: None,
             flags: DirFlags::empty(),
             max_inherit: Inherit::UNLIMITED,
-            max_inherit_rr: InheritInTurn::NONE,
+            max_inherit_rr: InheritRoundRobin::NONE,
             mdts: Vec::new(),
         }
     }
@@ -150,7 +154,7 @@ impl DirDefault {
     /// Returns the default at the root of a new file system with several MDTs: each directory on one MDT with
     /// free space, those of the upper levels round-robin.
     pub fn of_root() -> DirDefault {
-        DirDefault { max_inherit_rr: InheritInTurn(3), ..DirDefault::default() }
+        DirDefault { max_inherit_rr: InheritRoundRobin(3), ..DirDefault::default() }
     }
 
     /// Returns the default that a new directory inherits; `None` for none.
@@ -202,7 +206,7 @@ impl DirDefault {
             MAGIC_DEFAULT_LIST => true,
             other => return Err(DirError::Magic(other)),
         };
-        let (max_inherit, max_inherit_rr) = (Inherit(header[20]), InheritInTurn(header[21]));
+        let (max_inherit, max_inherit_rr) = (Inherit(header[20]), InheritRoundRobin(header[21]));
         if !max_inherit.is_known() || !max_inherit_rr.is_known() {
             return Err(DirError::Field("levels"));
         }
@@ -309,7 +313,7 @@ mod tests {
         let with = |max_inherit| DirDefault { max_inherit: Inherit(max_inherit), ..striped() };
         let next = |max_inherit| with(max_inherit).inherited().map(|default| default.max_inherit.0);
         assert_eq!([0, 1, 2, 3, 250, 255].map(next), [Some(0), None, Some(1), Some(2), Some(249), None]);
-        let turn = |levels| InheritInTurn(levels).next().0;
+        let turn = |levels| InheritRoundRobin(levels).next().0;
         assert_eq!([0, 1, 3, 250, 255].map(turn), [0, 0, 2, 249, 255]);
         assert_eq!(with(3).inherited_by(0), Some(with(3)));
         assert_eq!(with(3).inherited_by(2), Some(with(1)));
@@ -326,11 +330,11 @@ mod tests {
             assert_eq!(i64::from(Inherit(number).shown()), shown);
         }
         for (shown, number) in [(-1, 255), (0, 0), (1, 1), (250, 250)] {
-            assert_eq!(InheritInTurn::read(shown), Some(InheritInTurn(number)));
-            assert_eq!(i64::from(InheritInTurn(number).shown()), shown);
+            assert_eq!(InheritRoundRobin::read(shown), Some(InheritRoundRobin(number)));
+            assert_eq!(i64::from(InheritRoundRobin(number).shown()), shown);
         }
         assert_eq!([-2, 251, 256].map(Inherit::read), [None; 3]);
-        assert_eq!([-2, 251, 255].map(InheritInTurn::read), [None; 3]);
+        assert_eq!([-2, 251, 255].map(InheritRoundRobin::read), [None; 3]);
         let usual = [(0, false), (1, false), (2, false), (-1, false), (1, true)];
         assert_eq!(usual.map(|(count, over)| Inherit::usual(count, over).0), [0, 0, 3, 3, 2]);
     }

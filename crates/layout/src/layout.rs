@@ -123,7 +123,7 @@ bitflags! {
 
 impl ComponentFlags {
     /// Flags that a specification may have.
-    pub const WISHES: ComponentFlags = ComponentFlags::INIT.complement();
+    pub const REQUESTABLE: ComponentFlags = ComponentFlags::INIT.complement();
 }
 
 /// A part of a file with its own striping.

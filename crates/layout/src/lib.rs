@@ -1,7 +1,7 @@
 //! Striping: which object holds which byte of a file.
 //!
 //! [`Layout`] is what the MDT stores and clients follow; [`stripe`] and [`ranges`] are the arithmetic;
-//! [`spec`] is the requested striping before objects exist, and [`wish`] the same for several components;
+//! [`spec`] is the requested striping before objects exist, and [`request`] the same for several components;
 //! [`user`] is Lustre's binary form of all of them (`lov_user_md`, `lov_comp_md`), which is also the form on
 //! disk. Everything is pure.
 //!
@@ -20,19 +20,19 @@ pub mod grow;
 pub mod layout;
 pub mod pool;
 pub mod ranges;
+pub mod request;
 pub mod spec;
 pub mod stripe;
 pub mod user;
-pub mod wish;
 pub mod written;
 
-pub use dir_default::{DirDefault, Inherit, InheritInTurn};
+pub use dir_default::{DirDefault, Inherit, InheritRoundRobin};
 pub use dir_hash::DirHash;
 pub use dir_layout::{DirChange, DirError, DirFlags, DirLayout, UserDir};
 pub use grow::{Grown, Space};
 pub use layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, StripeObject};
 pub use pool::{PoolName, PoolNameError};
 pub use ranges::{ObjectRange, object_ranges, object_sizes};
+pub use request::{ComponentSpec, LayoutRequest};
 pub use spec::{LayoutSpec, SpecError};
 pub use stripe::{Chunk, chunks};
-pub use wish::{ComponentSpec, Wish};

@@ -235,10 +235,10 @@ mod tests {
 
     #[test]
     fn silent_wishes_are_inherited() {
-        let wish = LayoutSpec { stripe_count: Some(3), ..LayoutSpec::default() };
+        let requested = LayoutSpec { stripe_count: Some(3), ..LayoutSpec::default() };
         let parent =
             LayoutSpec { stripe_count: Some(8), stripe_size: Some(1 << 20), ..LayoutSpec::default() };
-        let both = wish.or(&parent);
+        let both = requested.or(&parent);
         assert_eq!((both.stripe_count, both.stripe_size), (Some(3), Some(1 << 20)));
     }
 }

@@ -26,8 +26,8 @@ mod raw;
 
 use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, StripeObject};
 use crate::pool::PoolName;
+use crate::request::{ComponentSpec, LayoutRequest};
 use crate::spec::LayoutSpec;
-use crate::wish::{ComponentSpec, Wish};
 use nacre_types::Fid;
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
 use raw::Raw;
@@ -208,14 +208,14 @@ fn read_spec(raw: Raw<'_>) -> Result<LayoutSpec, UserMdError> {
         first_ost: (header.offset != OFFSET_ANY).then_some(header.offset),
         pool: header.pool,
         pattern: header.pattern,
-        osts: wished_osts(&header)?,
+        osts: requested_osts(&header)?,
     };
     spec.check().map_err(|_| UserMdError::Field("stripe size, count or offset"))?;
     Ok(spec)
 }
 
 /// Reads the OSTs that a specification requests.
-fn wished_osts(header: &Header<'_>) -> Result<Vec<u16>, UserMdError> {
+fn requested_osts(header: &Header<'_>) -> Result<Vec<u16>, UserMdError> {
     if !header.is_specific {
         return Ok(Vec::new());
     }
@@ -238,11 +238,11 @@ fn wished_osts(header: &Header<'_>) -> Result<Vec<u16>, UserMdError> {
 /// specification's first OST.
 ///
 /// # Errors
-/// If the bytes are not such a structure, or the specification breaks a rule of [`Wish::check`].
-pub fn decode_wish(bytes: &[u8]) -> Result<Wish, UserMdError> {
+/// If the bytes are not such a structure, or the specification breaks a rule of [`LayoutRequest::check`].
+pub fn decode_request(bytes: &[u8]) -> Result<LayoutRequest, UserMdError> {
     let raw = Raw::new(bytes)?;
     if raw.u32(0)? == MAGIC_COMPOSITE {
-        return composite::read_wish(raw);
+        return composite::read_request(raw);
     }
     let has_objects = header(raw)?.has_objects();
     let spec = match (read_spec(raw), has_objects) {
@@ -250,7 +250,7 @@ pub fn decode_wish(bytes: &[u8]) -> Result<Wish, UserMdError> {
         (_, true) => read_spec_of_objects(raw)?,
         (spec, false) => spec?,
     };
-    Ok(Wish::Plain(spec))
+    Ok(LayoutRequest::Plain(spec))
 }
 
 /// Reads the specification of a component on an MDT, whose size field only repeats its end.
@@ -288,7 +288,7 @@ pub fn has_objects(bytes: &[u8]) -> bool {
 }
 
 /// Reads components to add to those of a file, in order but not from 0 (`lustre.lov.add`). The caller checks
-/// the result as a [`Wish`].
+/// the result as a [`LayoutRequest`].
 ///
 /// # Errors
 /// If the bytes are not a composite layout without objects.
@@ -298,7 +298,7 @@ pub fn decode_added(bytes: &[u8]) -> Result<Vec<ComponentSpec>, UserMdError> {
 
 /// Encodes components to add to a file.
 pub fn encode_added(components: &[ComponentSpec]) -> Vec<u8> {
-    composite::encode_wish(&Fid::ZERO, components)
+    composite::encode_request(&Fid::ZERO, components)
 }
 
 /// Encodes the specification of one striping of `fid` (a directory, or a file without objects).
@@ -323,10 +323,10 @@ fn put_spec(out: &mut Vec<u8>, fid: &Fid, spec: &LayoutSpec) {
 }
 
 /// Encodes a specification of either form.
-pub fn encode_wish(fid: &Fid, wish: &Wish) -> Vec<u8> {
-    match wish {
-        Wish::Plain(spec) => encode_spec(fid, spec),
-        Wish::Composite(components) => composite::encode_wish(fid, components),
+pub fn encode_request(fid: &Fid, requested: &LayoutRequest) -> Vec<u8> {
+    match requested {
+        LayoutRequest::Plain(spec) => encode_spec(fid, spec),
+        LayoutRequest::Composite(components) => composite::encode_request(fid, components),
     }
 }
 
@@ -485,22 +485,22 @@ mod tests {
         );
         assert_eq!((bytes[48 + 20], bytes[48 + 24 + 20], has_objects(&bytes)), (3, 1, false));
         let read = LayoutSpec { first_ost: Some(3), ..spec };
-        assert_eq!(decode_wish(&bytes), Ok(Wish::Plain(read.clone())));
-        let layout = decode_layout(&bytes).expect("a wish");
+        assert_eq!(decode_request(&bytes), Ok(LayoutRequest::Plain(read.clone())));
+        let layout = decode_layout(&bytes).expect("a request");
         assert_eq!((layout.components[0].osts.as_slice(), layout.has_objects()), (&[3, 1][..], false));
         for len in 48..bytes.len() {
-            assert!(decode_wish(&bytes[..len]).is_err(), "cut to {len}");
+            assert!(decode_request(&bytes[..len]).is_err(), "cut to {len}");
         }
         let twice = LayoutSpec { osts: vec![1, 1], ..read.clone() };
-        assert!(decode_wish(&encode_spec(&FILE, &twice)).is_err(), "an OST twice needs overstriping");
+        assert!(decode_request(&encode_spec(&FILE, &twice)).is_err(), "an OST twice needs overstriping");
         let over = LayoutSpec { osts: vec![3, 3], pattern: Pattern::Overstriped, ..read };
-        assert_eq!(decode_wish(&encode_spec(&FILE, &over)), Ok(Wish::Plain(over)));
+        assert_eq!(decode_request(&encode_spec(&FILE, &over)), Ok(LayoutRequest::Plain(over)));
         let multiple =
             LayoutSpec { stripe_count: Some(0xfffe), pattern: Pattern::Overstriped, ..LayoutSpec::default() };
         let bytes = encode_spec(&FILE, &multiple);
-        assert_eq!(decode_wish(&bytes), Ok(Wish::Plain(multiple.clone())));
+        assert_eq!(decode_request(&bytes), Ok(LayoutRequest::Plain(multiple.clone())));
         let plain = LayoutSpec { pattern: Pattern::Raid0, ..multiple };
-        assert!(decode_wish(&encode_spec(&FILE, &plain)).is_err(), "multiples need overstriping");
+        assert!(decode_request(&encode_spec(&FILE, &plain)).is_err(), "multiples need overstriping");
     }
 
     #[test]
@@ -564,7 +564,7 @@ mod tests {
             pattern: Pattern::Raid0,
             osts: Vec::new(),
         };
-        assert_eq!(decode_wish(&bytes), Ok(Wish::Plain(spec)));
+        assert_eq!(decode_request(&bytes), Ok(LayoutRequest::Plain(spec)));
     }
 
     proptest! {
@@ -578,7 +578,7 @@ mod tests {
                 *byte = value;
             }
             bytes.truncate(cut);
-            let _ = (decode_spec(&bytes), decode_wish(&bytes), has_objects(&bytes));
+            let _ = (decode_spec(&bytes), decode_request(&bytes), has_objects(&bytes));
             if let Ok(layout) = decode_layout(&bytes) {
                 let again = encode_layout(&FILE, &layout);
                 prop_assert_eq!(decode_layout(&again), Ok(layout));

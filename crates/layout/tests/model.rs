@@ -2,8 +2,8 @@
 //! file.
 
 use nacre_layout::{
-    ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, StripeObject, Wish, chunks, object_ranges,
-    object_sizes,
+    ComponentFlags, ComponentSpec, Extent, Layout, LayoutRequest, LayoutSpec, StripeObject, chunks,
+    object_ranges, object_sizes,
 };
 use nacre_types::Fid;
 use proptest::prelude::*;
@@ -38,9 +38,9 @@ struct File {
 }
 
 impl File {
-    fn new(wish: &Wish) -> File {
+    fn new(requested: &LayoutRequest) -> File {
         let mut layout =
-            wish.to_layout(&LayoutSpec { stripe_size: Some(2 * UNIT as u32), ..LayoutSpec::default() });
+            requested.to_layout(&LayoutSpec { stripe_size: Some(2 * UNIT as u32), ..LayoutSpec::default() });
         layout.place_on_mdt(Fid::new(0x2_0000_0401, 1, 0));
         File { layout, objects: Objects::default(), flat: Vec::new() }
     }
@@ -140,19 +140,19 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 prop_compose! {
-    fn wish()(
+    fn requested()(
         parts in proptest::collection::vec((1u64..7, 0u32..4, 0u16..4), 1..5), open: bool, plain: bool, on_mdt: bool,
-    ) -> Wish {
+    ) -> LayoutRequest {
         let spec = |size: u32, count: u16| LayoutSpec {
             stripe_size: (size == 1).then_some(UNIT as u32),
             stripe_count: (count > 0).then_some(count),
             ..LayoutSpec::default()
         };
         if plain {
-            return Wish::Plain(spec(parts[0].1, parts[0].2));
+            return LayoutRequest::Plain(spec(parts[0].1, parts[0].2));
         }
         let (mut start, last) = (0, parts.len() - 1);
-        Wish::Composite(parts.into_iter().enumerate().map(|(place, (units, size, count))| {
+        LayoutRequest::Composite(parts.into_iter().enumerate().map(|(place, (units, size, count))| {
             let end = if open && place == last { Extent::EOF } else { start + units * UNIT };
             let extent = Extent { start, end };
             start = end;
@@ -167,9 +167,9 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn any_layout_is_a_flat_file(wish in wish(), steps in proptest::collection::vec(step(), 1..20)) {
-        prop_assert_eq!(wish.check(), Ok(()));
-        let mut file = File::new(&wish);
+    fn any_layout_is_a_flat_file(requested in requested(), steps in proptest::collection::vec(step(), 1..20)) {
+        prop_assert_eq!(requested.check(), Ok(()));
+        let mut file = File::new(&requested);
         for step in steps {
             match step {
                 Step::Write(at, len, byte) => file.write(at, &vec![byte; len as usize]),
@@ -189,8 +189,8 @@ proptest! {
     }
 
     #[test]
-    fn ranges_of_objects_are_the_union_of_the_chunks(wish in wish(), at in offset(), len in 1..6 * UNIT) {
-        let mut file = File::new(&wish);
+    fn ranges_of_objects_are_the_union_of_the_chunks(requested in requested(), at in offset(), len in 1..6 * UNIT) {
+        let mut file = File::new(&requested);
         file.instantiate(END);
         let layout = &file.layout;
         for range in object_ranges(layout, at, at + len) {

@@ -528,7 +528,7 @@ impl LockClient {
         self.lru.remove(&mut self.locks, key);
         let lock = &mut self.locks[key];
         let need = lock.need;
-        let keep = lock.wanted.and_then(|wanted| kept(&need, &wanted, &self.config));
+        let keep = lock.wanted.and_then(|wanted| downgraded(&need, &wanted, &self.config));
         if lock.state == State::Granted {
             let resource = &mut self.resources[lock.resource];
             resource.granted.remove(need.mode, &need.policy, key);
@@ -593,7 +593,7 @@ impl LockClient {
 
 /// Returns what a holder may keep although others need `wanted`: inode bits that no waiting request needs;
 /// else a read lock instead of a write lock, if that is weak enough.
-fn kept(need: &Need, wanted: &Wanted, config: &ClientConfig) -> Option<Need> {
+fn downgraded(need: &Need, wanted: &Wanted, config: &ClientConfig) -> Option<Need> {
     if let (Policy::Bits(bits), Policy::Bits(others)) = (need.policy, wanted.policy) {
         let left = bits.without(others);
         if config.keep_parts && !left.is_empty() {

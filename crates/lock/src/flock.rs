@@ -90,7 +90,7 @@ pub struct WaitId(pub u64);
 
 /// A waiting call, and its order among others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Turn {
+pub struct WaitTicket {
     /// Name of the call.
     pub id: WaitId,
     /// Time when its program asked, by any clock. Orders only calls that have waited for the end of a
@@ -182,7 +182,7 @@ impl FileLocks {
         &mut self,
         resource: &ResourceId,
         lock: &FileLock,
-        wait: Option<Turn>,
+        wait: Option<WaitTicket>,
         completions: &mut Vec<Completion>,
     ) -> StatusResult<SetOutcome> {
         let lock = &normal(lock)?;

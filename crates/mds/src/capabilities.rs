@@ -8,7 +8,7 @@
 use crate::layouts::Layouts;
 use crate::leaves::Leaves;
 use crate::plan::check_access;
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use nacre_keys::CapabilityKeys;
 use nacre_layout::Layout;
 use nacre_rpc::Export;

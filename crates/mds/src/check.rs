@@ -162,7 +162,7 @@ pub fn check_dirs(
     let stores: Vec<(&MetaStore, u16)> = stores.iter().map(|(store, index)| (store, *index)).collect();
     let unfinished = operations::unfinished(&stores)?;
     let problems = match unfinished.is_empty() {
-        true => check_together(&stores, progress)?.problems,
+        true => check_all(&stores, progress)?.problems,
         false => unfinished,
     };
     stores.iter().try_for_each(|(store, _)| store.close())?;
@@ -236,14 +236,14 @@ pub fn check(
     mdt_index: u16,
     progress: &mut dyn FnMut(u64),
 ) -> Result<CheckReport, MdsError> {
-    check_together(&[(store, mdt_index)], progress)
+    check_all(&[(store, mdt_index)], progress)
 }
 
 /// Checks several MDTs of one file system together, including names of inodes on other MDTs.
 ///
 /// # Errors
 /// As [`check`].
-pub fn check_together(
+pub fn check_all(
     stores: &[(&MetaStore, u16)],
     progress: &mut dyn FnMut(u64),
 ) -> Result<CheckReport, MdsError> {

@@ -3,8 +3,8 @@
 
 use crate::leaves::Leaves;
 use crate::mdlocks::ClientLocks;
+use crate::suspend::Caller;
 use crate::tables::{REPLIES, reply_key};
-use crate::turn::Caller;
 use crate::tx::Tx;
 use nacre_ondisk::{OpenedRecord, ReplyRecord};
 use nacre_rpc::{Export, Moment, ReplySlot};

@@ -2,7 +2,7 @@
 
 use crate::osts::Qos;
 use nacre_layout::dir_hash::DirHash;
-use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, PoolName, Wish};
+use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutRequest, LayoutSpec, PoolName};
 use nacre_store::MetaStoreOptions;
 use nacre_types::User;
 use std::io;
@@ -22,7 +22,7 @@ pub struct MdsConfig {
     pub default_hash: DirHash,
     /// Default layout of the root that [`crate::Mds::format`] gives a new file system: files without another
     /// specification get it. Empty for none.
-    pub root_layout: Wish,
+    pub root_layout: LayoutRequest,
     /// Time for a client to drop its caches after a blocking callback; can be changed later (`ldlm_timeout`).
     /// Estimate: enough to write out what a mount holds back.
     pub release_timeout: Duration,
@@ -73,24 +73,24 @@ impl Default for AppendLayout {
 impl AppendLayout {
     /// Returns the specification for a new file in a directory with the specification `directory`; `None` if
     /// the directory's applies unchanged.
-    pub fn wish(&self, directory: &Wish) -> Option<Wish> {
+    pub fn requested(&self, directory: &LayoutRequest) -> Option<LayoutRequest> {
         let stripe_count = self.stripe_count?;
         let inherited = directory.inherited();
         let pool = self.pool.or(inherited.pool);
-        Some(Wish::Plain(LayoutSpec { stripe_count: Some(stripe_count), pool, ..inherited }))
+        Some(LayoutRequest::Plain(LayoutSpec { stripe_count: Some(stripe_count), pool, ..inherited }))
     }
 }
 
 /// Returns the default layout of a new file system: the first 64 KiB on the MDT if a file's first data is
 /// small, then up to 1 GiB the default number of stripes (`lov.stripecount`, one unless set), and four
 /// stripes beyond. Decision 0011 has the measurements behind the numbers.
-pub fn first_layout() -> Wish {
+pub fn first_layout() -> LayoutRequest {
     let part = |start, end, spec| ComponentSpec {
         extent: Extent { start, end },
         flags: ComponentFlags::default(),
         spec,
     };
-    Wish::Composite(vec![
+    LayoutRequest::Composite(vec![
         part(0, 64 << 10, LayoutSpec::ON_MDT),
         part(64 << 10, 1 << 30, LayoutSpec::default()),
         part(1 << 30, Extent::EOF, LayoutSpec { stripe_count: Some(4), ..LayoutSpec::default() }),
@@ -103,7 +103,7 @@ impl Default for MdsConfig {
             index: 0,
             default_layout: LayoutSpec::default(),
             default_hash: DirHash::default(),
-            root_layout: Wish::default(),
+            root_layout: LayoutRequest::default(),
             release_timeout: Duration::from_secs(10),
             recovery_window: Duration::from_secs(30),
             cached_inodes: 256 << 10,

@@ -336,7 +336,7 @@ fn limit(layout: &mut Layout, max_bytes: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_layout::{ComponentFlags, ComponentSpec, LayoutSpec, Wish};
+    use nacre_layout::{ComponentFlags, ComponentSpec, LayoutRequest, LayoutSpec};
 
     const MIB: u64 = 1 << 20;
 
@@ -361,7 +361,7 @@ mod tests {
                 ComponentSpec { extent, flags: ComponentFlags::default(), spec }
             };
             let parts = ends.iter().enumerate().map(part).collect();
-            Wish::Composite(parts).to_layout(&LayoutSpec::default())
+            LayoutRequest::Composite(parts).to_layout(&LayoutSpec::default())
         };
         let limited = |ends: &[u64], max| {
             let mut layout = parts(ends);

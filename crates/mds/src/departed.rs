@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// How long other clients wait at most until OSTs know of an eviction. An OST that does not answer for this
 /// long is most likely unreachable for the evicted client too.
-pub(crate) const FENCE_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Work that needs the lock of an inode.
 pub(crate) enum Left {

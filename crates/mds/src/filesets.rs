@@ -95,7 +95,7 @@ impl Filesets {
         }
         let mut at = Fid::ROOT;
         for name in path.split('/').filter(|name| !name.is_empty()) {
-            at = self.lead_anywhere(at, name.as_bytes())?;
+            at = self.resolve_anywhere(at, name.as_bytes())?;
         }
         let record = self.coordinator.record_anywhere(&at)?.ok_or(Status::ENOENT)?;
         if !record.attr.is_dir() {
@@ -106,14 +106,14 @@ impl Filesets {
     }
 
     /// Resolves a name in a directory on any MDT.
-    fn lead_anywhere(&self, parent: Fid, name: &[u8]) -> StatusResult<Fid> {
+    fn resolve_anywhere(&self, parent: Fid, name: &[u8]) -> StatusResult<Fid> {
         check_name(name)?;
         for home in self.coordinator.homes_of(&parent, name, &mut Default::default())? {
             let found = match home.mdt_index() == self.leaves.index {
-                true => self.leaves.records.lead_here(&home, name),
+                true => self.leaves.records.resolve_local(&home, name),
                 false => {
                     let at = Name { parent: home, name: name.to_vec() };
-                    match self.leaves.operations.ask(home.mdt_index(), PeerRequest::Lead { at })? {
+                    match self.leaves.operations.ask(home.mdt_index(), PeerRequest::ResolveName { at })? {
                         PeerReply::Fid(fid) => Ok(fid),
                         _ => Err(Status::EPROTO),
                     }

@@ -9,7 +9,9 @@
 
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_lock::ResourceId;
-use nacre_lock::flock::{self, Access, Completion, Family, FlockConfig, Owner, SetOutcome, Turn, WaitId};
+use nacre_lock::flock::{
+    self, Access, Completion, Family, FlockConfig, Owner, SetOutcome, WaitId, WaitTicket,
+};
 use nacre_lock::{Extent, flock::FileLocks as Engine};
 use nacre_types::{ClientUuid, Fid, Status, StatusResult};
 use nacre_wire::mds::{FileLock, LockFamily, LockMode, LockOwner, ProcessLock};
@@ -161,7 +163,7 @@ impl FileLocks {
         };
         let wait = wait.then(|| {
             state.waits_begun += 1;
-            Turn { id: WaitId(state.waits_begun), asked }
+            WaitTicket { id: WaitId(state.waits_begun), asked }
         });
         let outcome = state.engine.on_set(&resource, &wanted, wait, &mut completions);
         let woken = match (outcome, wait) {

@@ -7,14 +7,14 @@ mod swap;
 pub(crate) use swap::Swap;
 
 use crate::core::Core;
-use crate::layouts::stored_wish;
+use crate::layouts::stored_request;
 use crate::leaves::Leaves;
 use crate::locks::{Locked, Want};
 use crate::plan::{self, Amendment, Laid};
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use crate::tx::now;
 use nacre_layout::user::Foreign;
-use nacre_layout::{Layout, PoolName, Wish, user};
+use nacre_layout::{Layout, LayoutRequest, PoolName, user};
 use nacre_lock::LockHandle;
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::FILE_SIZE_MAX;
@@ -44,7 +44,7 @@ impl LayoutChanges {
             return Ok(None);
         }
         match self.core.coordinator.record_anywhere(&record.parent)? {
-            Some(parent) if parent.attr.is_dir() => Ok(stored_wish(&parent)?.inherited().pool),
+            Some(parent) if parent.attr.is_dir() => Ok(stored_request(&parent)?.inherited().pool),
             _ => Ok(None),
         }
     }
@@ -102,7 +102,7 @@ impl LayoutChanges {
         if !record.attr.is_regular() {
             return Err(Status::EINVAL);
         }
-        let mut layout = self.core.layouts.layout_or_wished(&record)?;
+        let mut layout = self.core.layouts.layout_or_requested(&record)?;
         if end > HEAD_DATA_MAX && self.core.layouts.is_undecided(&record) {
             layout.leave_out_head();
         }
@@ -143,12 +143,17 @@ impl LayoutChanges {
 
     /// Sets the default of a directory, or gives objects to a file that has none, as Lustre does when a file
     /// is striped explicitly.
-    pub fn set_layout(&self, caller: &Caller<'_>, fid: &Fid, wish: &Wish) -> StatusResult<MdsAnswer> {
-        if !self.core.layouts.can_be_met(wish) {
+    pub fn set_layout(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        requested: &LayoutRequest,
+    ) -> StatusResult<MdsAnswer> {
+        if !self.core.layouts.can_be_met(requested) {
             return Err(Status::EINVAL);
         }
         let seen = self.leaves.records.inode(fid)?;
-        let pool = match seen.attr.is_dir() && !wish.is_empty() {
+        let pool = match seen.attr.is_dir() && !requested.is_empty() {
             true => self.pool_of_parent(&seen)?,
             false => None,
         };
@@ -159,15 +164,15 @@ impl LayoutChanges {
             shards: &held.shards_of(&record)?,
             has_it_for_good: self.has_layout_for_good(caller, &record)?,
         };
-        let amendment = plan::set_layout(caller.cred(), &laid, wish, pool, now())?;
+        let amendment = plan::set_layout(caller.cred(), &laid, requested, pool, now())?;
         if record.attr.is_regular() {
             // Clients may have cached the layout that followed from the old specification.
             self.core.client_locks.call_back_layout(fid, false, None)?;
         }
         let performer = &self.core.performer;
-        if record.attr.is_regular() && !wish.is_empty() {
+        if record.attr.is_regular() && !requested.is_empty() {
             let changed = &amendment.record;
-            let layout = self.core.layouts.wished_layout(changed)?;
+            let layout = self.core.layouts.requested_layout(changed)?;
             return self.instantiate(changed, layout, 1, None, |changed, _, tx| {
                 performer.amend(caller, held, tx, Amendment::of(changed))
             });

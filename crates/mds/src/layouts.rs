@@ -4,12 +4,12 @@
 pub(crate) mod stored;
 pub(crate) mod system;
 
-pub(crate) use stored::{is_foreign_directory, stored_wish};
+pub(crate) use stored::{is_foreign_directory, stored_request};
 
 use crate::config::{AppendLayout, MdsConfig};
 use crate::leaves::Leaves;
 use nacre_env::sync::{Mutex, RwLock};
-use nacre_layout::{Layout, LayoutSpec, Pattern, Wish, user};
+use nacre_layout::{Layout, LayoutRequest, LayoutSpec, Pattern, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, SizeSource, Status, StatusResult};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use stored::damaged;
 pub struct Layouts {
     leaves: Arc<Leaves>,
     /// Default layout of the root, as last read, if the root is on another MDT.
-    root_default: RwLock<Wish>,
+    root_default: RwLock<LayoutRequest>,
     /// Striping for files for which neither they nor their directories specify any; the configuration may
     /// change it at any time.
     default_layout: RwLock<LayoutSpec>,
@@ -47,19 +47,19 @@ impl Layouts {
                 Err(error) => Err(damaged(&record.attr.fid, &error)),
             };
         }
-        Ok(Some(self.wished_layout(record)?))
+        Ok(Some(self.requested_layout(record)?))
     }
 
     /// Returns one past the last byte that a regular file can have.
     pub(crate) fn end_of_file(&self, record: &InodeRecord) -> StatusResult<u64> {
-        self.layout_or_wished(record).map(|layout| layout.end())
+        self.layout_or_requested(record).map(|layout| layout.end())
     }
 
     /// Returns the layout of a regular file, or the one it will get.
-    pub(crate) fn layout_or_wished(&self, record: &InodeRecord) -> StatusResult<Layout> {
+    pub(crate) fn layout_or_requested(&self, record: &InodeRecord) -> StatusResult<Layout> {
         match self.layout_of(record)? {
             Some(layout) => Ok(layout),
-            None => self.wished_layout(record),
+            None => self.requested_layout(record),
         }
     }
 
@@ -68,15 +68,15 @@ impl Layouts {
     ///
     /// # Errors
     /// `EBADF` for a file with a foreign layout, which never gets objects.
-    pub(crate) fn wished_layout(&self, record: &InodeRecord) -> StatusResult<Layout> {
+    pub(crate) fn requested_layout(&self, record: &InodeRecord) -> StatusResult<Layout> {
         if user::is_foreign(&record.body) {
             return Err(Status::EBADF);
         }
-        let own = stored_wish(record)?;
+        let own = stored_request(record)?;
         // A file without a specification of its own gets all of the root's default; otherwise the default
         // striping completes its specification.
         let mut layout = match own.is_empty() {
-            true => without_first(self.root_wish()?).to_layout(&self.default_layout()),
+            true => without_first(self.root_request()?).to_layout(&self.default_layout()),
             false => own.to_layout(&self.default_striping()?),
         };
         self.leaves.data.limit(&mut layout);
@@ -94,7 +94,7 @@ impl Layouts {
             }
             return Ok(());
         }
-        let mut layout = self.wished_layout(record)?;
+        let mut layout = self.requested_layout(record)?;
         layout.place_on_mdt(object_on_mdt(record));
         if layout.has_objects() {
             record.body = user::encode_layout(&record.attr.fid, &layout);
@@ -114,32 +114,32 @@ impl Layouts {
 
     /// Returns true if files without a specification begin on an MDT when their first data is small.
     pub(crate) fn begins_on_mdt(&self) -> StatusResult<bool> {
-        Ok(self.root_wish()?.specs().next().is_some_and(|first| first.pattern == Pattern::Mdt))
+        Ok(self.root_request()?.specs().next().is_some_and(|first| first.pattern == Pattern::Mdt))
     }
 
-    fn root_wish(&self) -> StatusResult<Wish> {
+    fn root_request(&self) -> StatusResult<LayoutRequest> {
         match self.leaves.index {
-            0 => stored_wish(&*self.leaves.records.inode(&Fid::ROOT)?),
+            0 => stored_request(&*self.leaves.records.inode(&Fid::ROOT)?),
             _ => Ok(self.root_default.read().clone()),
         }
     }
 
     /// Stores the defaults of the root, which is on another MDT, for the whole file system.
     pub(crate) fn note_root(&self, root: &InodeRecord) -> StatusResult<()> {
-        let wish = stored_wish(root)?;
-        if *self.root_default.read() != wish {
-            *self.root_default.write() = wish;
+        let requested = stored_request(root)?;
+        if *self.root_default.read() != requested {
+            *self.root_default.write() = requested;
         }
         Ok(())
     }
 
     /// Returns the default striping of the root and the file system.
     pub(crate) fn default_striping(&self) -> StatusResult<LayoutSpec> {
-        Ok(self.root_wish()?.inherited().or(&self.default_layout()))
+        Ok(self.root_request()?.inherited().or(&self.default_layout()))
     }
 
     /// Returns true if a specification breaks no rule and names only OSTs that exist.
-    pub(crate) fn can_be_met(&self, wish: &Wish) -> bool {
+    pub(crate) fn can_be_met(&self, requested: &LayoutRequest) -> bool {
         // A pool that does not exist is no reason to refuse: it may have been removed since the user saved
         // this layout.
         let possible = |spec: &LayoutSpec| {
@@ -148,16 +148,16 @@ impl Layouts {
                 .chain(&spec.osts)
                 .all(|index| self.leaves.osts.exists(*index, spec.real_pool()))
         };
-        wish.check().is_ok() && wish.specs().all(possible)
+        requested.check().is_ok() && requested.specs().all(possible)
     }
 
     /// Returns the layout for a file's specification, completed by its record, the root and the file system.
-    pub(crate) fn completed(&self, record: &InodeRecord, wish: &Wish) -> StatusResult<Layout> {
+    pub(crate) fn completed(&self, record: &InodeRecord, requested: &LayoutRequest) -> StatusResult<Layout> {
         let own = match record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
-            true => Wish::default(),
-            false => stored_wish(record)?,
+            true => LayoutRequest::default(),
+            false => stored_request(record)?,
         };
-        Ok(wish.to_layout(&own.inherited().or(&self.default_striping()?)))
+        Ok(requested.to_layout(&own.inherited().or(&self.default_striping()?)))
     }
 
     /// Returns true if new inodes in a directory get a copy of its default. The root's is looked up on use,
@@ -175,8 +175,8 @@ impl Layouts {
         directory: &InodeRecord,
         record: &mut InodeRecord,
     ) -> StatusResult<()> {
-        if let Some(wish) = self.append_layout().wish(&stored_wish(directory)?) {
-            record.body = user::encode_wish(&record.attr.fid, &wish);
+        if let Some(requested) = self.append_layout().requested(&stored_request(directory)?) {
+            record.body = user::encode_request(&record.attr.fid, &requested);
             record.attr.flags |= AttrFlags::HAS_LAYOUT;
         }
         Ok(())
@@ -263,9 +263,9 @@ pub(crate) fn object_on_mdt(record: &InodeRecord) -> Fid {
 }
 
 /// Removes the first OST, which applies to the file created with the specification and is not inherited.
-fn without_first(wish: Wish) -> Wish {
-    match wish {
-        Wish::Plain(spec) => Wish::Plain(LayoutSpec { first_ost: None, ..spec }),
+fn without_first(requested: LayoutRequest) -> LayoutRequest {
+    match requested {
+        LayoutRequest::Plain(spec) => LayoutRequest::Plain(LayoutSpec { first_ost: None, ..spec }),
         composite => composite,
     }
 }

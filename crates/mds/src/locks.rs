@@ -159,7 +159,7 @@ pub struct Locked<'a> {
     /// Ticket of this thread, if it had to wait, or has one.
     turn: Option<u64>,
     /// Released after the latches.
-    _kept: Option<Kept>,
+    _kept: Option<LongLock>,
 }
 
 /// Latches of any number of inodes; released when dropped.
@@ -171,21 +171,21 @@ pub struct Latched<'a> {
 
 /// Entries of an operation that needs no thread while it waits for the decision of another MDT, or for
 /// clients. Released when dropped.
-pub struct Kept {
+pub struct LongLock {
     table: Arc<LockTable>,
     ticket: u64,
     slots: Vec<usize>,
     reach: Reach,
 }
 
-impl Kept {
+impl LongLock {
     /// Returns its ticket.
-    pub fn turn(&self) -> u64 {
+    pub fn ticket(&self) -> u64 {
         self.ticket
     }
 }
 
-impl Drop for Kept {
+impl Drop for LongLock {
     fn drop(&mut self) {
         for &slot in &self.slots {
             let mut latched = self.table.latch_slots(vec![slot]);
@@ -361,7 +361,7 @@ impl LockTable {
 
     /// Locks like [`LockTable::lock`] for an operation that keeps some of it already. `None` if other
     /// operations keep the rest: then the caller has to request everything at once.
-    pub fn lock_kept(&self, wants: &[Want<'_>], kept: &Kept) -> Option<Locked<'_>> {
+    pub fn lock_under(&self, wants: &[Want<'_>], kept: &LongLock) -> Option<Locked<'_>> {
         let mut locked = self.latch(wants);
         locked.turn = Some(kept.ticket);
         wants.iter().all(|want| locked.may(want)).then_some(locked)
@@ -377,10 +377,10 @@ impl LockTable {
         wants: &[Want<'_>],
         reach: Reach,
         goes_on: &dyn Fn() -> StatusResult<()>,
-    ) -> StatusResult<Kept> {
+    ) -> StatusResult<LongLock> {
         let kept = self.queue(wants, reach);
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let outcome = self.await_turn(wants, &kept, goes_on);
+        let outcome = self.await_ticket(wants, &kept, goes_on);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         outcome.map(|()| kept)
     }
@@ -390,10 +390,10 @@ impl LockTable {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    fn await_turn(
+    fn await_ticket(
         &self,
         wants: &[Want<'_>],
-        kept: &Kept,
+        kept: &LongLock,
         goes_on: &dyn Fn() -> StatusResult<()>,
     ) -> StatusResult<()> {
         let mut patience = SHORT;
@@ -430,7 +430,7 @@ impl LockTable {
     }
 
     /// Takes one ticket for everything at the same moment.
-    fn queue(self: &Arc<Self>, wants: &[Want<'_>], reach: Reach) -> Kept {
+    fn queue(self: &Arc<Self>, wants: &[Want<'_>], reach: Reach) -> LongLock {
         let mut latched = self.latch_all(wants.iter().map(Want::fid));
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         for want in wants {
@@ -446,11 +446,11 @@ impl LockTable {
         }
         let slots = latched.held.clone();
         drop(latched);
-        Kept { table: self.clone(), ticket, slots, reach }
+        LongLock { table: self.clone(), ticket, slots, reach }
     }
 
     /// Restores the entries of a participant from before a restart, when no other operation has started.
-    pub fn keep_again(self: &Arc<Self>, wants: &[Want<'_>]) -> Kept {
+    pub fn keep_again(self: &Arc<Self>, wants: &[Want<'_>]) -> LongLock {
         self.queue(wants, Reach::Part)
     }
 
@@ -523,7 +523,7 @@ impl Locked<'_> {
 
     /// Returns true if an unfinished operation keeps a latched inode, or a name in it: the inode is about to
     /// change.
-    pub fn is_kept(&self, fid: &Fid) -> bool {
+    pub fn is_locked_long(&self, fid: &Fid) -> bool {
         self.entries(slot_of(fid)).iter().any(|entry| entry.fid == *fid && Some(entry.ticket) != self.turn)
     }
 

@@ -28,8 +28,8 @@ use crate::layouts::Layouts;
 use crate::leaves::Leaves;
 use crate::locks::{Locked, Want};
 use crate::plan::check_access;
-use crate::records::Lead;
-use crate::turn::Caller;
+use crate::records::Resolved;
+use crate::suspend::Caller;
 use crate::tx::Tx;
 use nacre_lock::{InodeBits, LockHandle, Mode, Need, ResourceId};
 use nacre_ondisk::InodeRecord;
@@ -96,11 +96,11 @@ impl ClientLocks {
         let (public, names) = (perm::searchable_by_all(&record.attr), Some(record.attr.size));
         let directory = self.grant(caller.export, handle, fid, InodeBits::UPDATE, &locked)?;
         let (attr, inode) = match lead {
-            Lead::Nowhere => (None, NO_LOCK),
-            Lead::Here(attr) => {
+            Resolved::Nowhere => (None, NO_LOCK),
+            Resolved::Here(attr) => {
                 (Some(attr), self.grant_on_inode(caller.export, inode_handle, &attr, &locked)?)
             }
-            Lead::Elsewhere(fid) => {
+            Resolved::Elsewhere(fid) => {
                 return Ok(MdsReply::Remote { fid, public, names, directory });
             }
         };
@@ -113,7 +113,7 @@ impl ClientLocks {
         caller: &Caller<'_>,
         directory: &Fid,
         name: &[u8],
-    ) -> StatusResult<(Locked<'_>, Arc<InodeRecord>, Lead)> {
+    ) -> StatusResult<(Locked<'_>, Arc<InodeRecord>, Resolved)> {
         if name.len() > NAME_MAX {
             return Err(Status::ENAMETOOLONG);
         }
@@ -127,15 +127,15 @@ impl ClientLocks {
             let record = self.leaves.records.home_of(directory, name)?;
             check_access(&record, caller.cred(), perm::EXEC)?;
             let Some(found) = self.leaves.records.find_name(directory, hash, name)? else {
-                return Ok((locked, record, Lead::Nowhere));
+                return Ok((locked, record, Resolved::Nowhere));
             };
             if found.fid.mdt_index() != self.leaves.index {
-                return Ok((locked, record, Lead::Elsewhere(found.fid)));
+                return Ok((locked, record, Resolved::Elsewhere(found.fid)));
             }
             let lead = Want::Still(found.fid);
             if locked.add(&lead) {
                 let attr = self.layouts.told(&self.leaves.records.inode(&found.fid)?)?;
-                return Ok((locked, record, Lead::Here(attr)));
+                return Ok((locked, record, Resolved::Here(attr)));
             }
             child = Some(lead);
         }
@@ -237,7 +237,7 @@ impl ClientLocks {
         locked: &Locked<'_>,
     ) -> StatusResult<LockHandle> {
         // The operation that keeps it may have sent its callbacks already, and is about to change it.
-        if locked.is_kept(fid) {
+        if locked.is_locked_long(fid) {
             return Ok(NO_LOCK);
         }
         let (resource, need) = (ResourceId::of_fid(fid), Need::bits(Mode::Pr, bits));

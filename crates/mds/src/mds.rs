@@ -59,7 +59,7 @@ const OBJECT_SEQUENCES: u64 = 0x1_0000;
 /// Interval of checks of space and deadlines.
 const TICK: Duration = Duration::from_millis(500);
 /// Longest time that a stop waits for outstanding requests to OSTs.
-const STOP_PATIENCE: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// See the [crate documentation](crate). Each part owns its state, and gets references to the parts that it
 /// may use when it is built.
@@ -182,7 +182,7 @@ impl Mds {
             let mut root = InodeRecord { attr, parent: Fid::ROOT, ..InodeRecord::default() };
             put_default(&mut root, Some(DirDefault::of_root()));
             if !config.root_layout.is_empty() {
-                root.body = user::encode_wish(&Fid::ROOT, &config.root_layout);
+                root.body = user::encode_request(&Fid::ROOT, &config.root_layout);
                 root.attr.flags |= AttrFlags::HAS_LAYOUT;
             }
             tx.put_inode(root);
@@ -424,7 +424,7 @@ impl Mds {
         }
         drop(self.lock_timer.lock().take());
         self.leaves.operations.set_peers(Peers::new());
-        self.osts.wait_stopped(STOP_PATIENCE);
+        self.osts.wait_stopped(STOP_TIMEOUT);
         self.leaves.records.close(self.space.known_inodes())
     }
 

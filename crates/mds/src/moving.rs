@@ -14,7 +14,7 @@ mod files;
 mod inode;
 pub(crate) mod progress;
 mod step;
-mod turns;
+mod throttle;
 
 use crate::core::Core;
 use crate::leaves::Leaves;

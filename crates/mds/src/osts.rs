@@ -12,7 +12,7 @@ mod choose;
 mod ost;
 mod pools;
 mod room;
-mod turns;
+mod rotation;
 mod watch;
 mod worker;
 

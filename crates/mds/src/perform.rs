@@ -1,10 +1,10 @@
 //! Execution of plans: locks and reads the records that an operation needs, and carries its plan out.
 
 mod alike;
-mod ground;
+mod working_set;
 
 pub(crate) use alike::Held;
-pub(crate) use ground::At;
+pub(crate) use working_set::At;
 
 use crate::commit::Commits;
 use crate::leaves::Leaves;

@@ -1,7 +1,7 @@
 //! Placement of directories on MDTs: which users may choose it, and the hash of names where none is
 //! specified.
 
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use nacre_layout::DirDefault;
 use nacre_layout::dir_hash::DirHash;
 use nacre_ondisk::InodeRecord;

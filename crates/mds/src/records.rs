@@ -48,7 +48,7 @@ pub(crate) fn read_record(store: &MetaStore, dir: &Path) -> Result<MdtRecord, Md
 }
 
 /// What a name refers to.
-pub(crate) enum Lead {
+pub(crate) enum Resolved {
     /// The name does not exist.
     Nowhere,
     /// An inode of this MDT.
@@ -182,7 +182,7 @@ impl Records {
     ///
     /// # Errors
     /// `ENOENT` if the name does not exist.
-    pub fn lead_here(&self, home: &Fid, name: &[u8]) -> StatusResult<Fid> {
+    pub fn resolve_local(&self, home: &Fid, name: &[u8]) -> StatusResult<Fid> {
         self.check_local(home)?;
         let found = self.find_name(home, self.hash(name), name)?;
         found.map(|found| found.fid).ok_or(Status::ENOENT)

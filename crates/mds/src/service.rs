@@ -5,8 +5,8 @@ use crate::locks::{Reach, Want, unless_interrupted};
 use crate::lookups::Listing;
 use crate::mds::Mds;
 use crate::namespace::Making;
+use crate::suspend::{ATTEMPTS, Caller, Suspended, names_of};
 use crate::tenants::shown_to;
-use crate::turn::{ATTEMPTS, Caller, Turn, names_of};
 use crate::tx::Tx;
 use nacre_env::clock::Instant;
 use nacre_lock::LockHandle;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest wait for the destruction of objects when everything is to be made durable.
-const DESTROY_PATIENCE: Duration = Duration::from_secs(5);
+const DESTROY_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl MdsService for Mds {
     fn connect(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant> {
@@ -109,7 +109,7 @@ impl Mds {
         let start = Instant::now();
         self.simulation.serve(request);
         self.hold.pass(Moment::Before, request);
-        let turn = Turn::of(request);
+        let turn = Suspended::of(request);
         let caller = Caller { client: export.client, export, call, request, turn: &turn, standing };
         let answer = self.run(&caller, request);
         self.stats.count_service(request, start);
@@ -125,18 +125,18 @@ impl Mds {
         for _ in 0..ATTEMPTS {
             let outcome = self.run_through(caller, request);
             match caller.turn.take_stopped() {
-                Some(tx) => self.keep_turn(caller, request, &tx)?,
+                Some(tx) => self.suspend(caller, request, &tx)?,
                 None => return outcome,
             }
         }
         // The last pass does not stop. The request keeps its names until its end, even if their inodes
         // change.
-        let turn = Turn::default();
+        let turn = Suspended::default();
         self.run_through(&Caller { turn: &turn, ..*caller }, request)
     }
 
     /// Keeps the names and inodes of a stopped operation, and revokes the clients' locks that stopped it.
-    fn keep_turn(&self, caller: &Caller<'_>, request: &MdsRequest<'_>, tx: &Tx) -> StatusResult<()> {
+    fn suspend(&self, caller: &Caller<'_>, request: &MdsRequest<'_>, tx: &Tx) -> StatusResult<()> {
         caller.turn.give_up();
         let mut wants = names_of(request);
         for (fid, _) in tx.cached() {
@@ -153,7 +153,7 @@ impl Mds {
 
     fn run_through(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         if let MdsRequest::Create { parent, .. } | MdsRequest::Link { parent, .. } = request {
-            self.moving.await_turn(parent);
+            self.moving.await_permit(parent);
         }
         match self.run_once(caller, request) {
             // Names may have moved to this shard without its knowledge.
@@ -205,7 +205,7 @@ impl Mds {
         self.leaves.records.sync(upto)?;
         self.resolver.settle_operations(upto)?;
         if all {
-            nacre_env::blocking(|| self.osts.drain(DESTROY_PATIENCE));
+            nacre_env::blocking(|| self.osts.drain(DESTROY_TIMEOUT));
             // OSTs may be on the same disk.
             self.space.refresh();
         }
@@ -238,7 +238,9 @@ impl Mds {
             PeerRequest::Sync { op } => self.resolver.sync_operation(op)?,
             PeerRequest::Forget { ops, below } => self.core.participant.forget(ops, below)?,
             PeerRequest::Record { fid } => PeerReply::Record(self.core.participant.found(fid)?),
-            PeerRequest::Lead { at } => PeerReply::Fid(self.leaves.records.lead_here(&at.parent, &at.name)?),
+            PeerRequest::ResolveName { at } => {
+                PeerReply::Fid(self.leaves.records.resolve_local(&at.parent, &at.name)?)
+            }
             PeerRequest::LockTree { op } => self.core.tree.lock(*op)?,
             PeerRequest::UnlockTree { op } => self.core.tree.unlock(op),
             PeerRequest::HashSeed => PeerReply::HashSeed(self.leaves.records.hash_seed()),
@@ -286,7 +288,7 @@ impl Mds {
                 .relayout
                 .swap_layouts(caller, &Swap::of([*first, *second], *versions, *keep_times, *lease)),
             GetLayout { fid } => self.lookups.get_layout(fid),
-            SetLayout { fid, wish } => self.relayout.set_layout(caller, fid, wish),
+            SetLayout { fid, requested } => self.relayout.set_layout(caller, fid, requested),
             GetDefaultLayout { fid } => self.lookups.get_default_layout(fid),
             Capabilities { fid, wanted } => self.capabilities_of(caller, fid, *wanted),
             FilesOn { ost_index, after, count_max } => {
@@ -294,7 +296,7 @@ impl Mds {
             }
             Inodes { after, count_max, kind } => self.lookups.inodes(caller, after, *count_max, *kind),
             Peer(request) => self.serve_peer(caller.export, request),
-            Restripe { fid, wish } => self.moves.restripe(caller, fid, wish),
+            Restripe { fid, requested } => self.moves.restripe(caller, fid, requested),
             Migrate { fid, to, lmv } => self.moves.migrate(caller, fid, to, lmv),
             MigrateFiles { moves } => self.moves.migrate_files(caller, moves),
             ReadDir { fid, cookie, max_bytes, plus, locks } => {

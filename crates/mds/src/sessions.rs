@@ -7,12 +7,12 @@ mod file_locks;
 
 use crate::clients::wire;
 use crate::core::Core;
-use crate::departed::{FENCE_PATIENCE, Left};
+use crate::departed::{FENCE_TIMEOUT, Left};
 use crate::leaves::Leaves;
 use crate::mdlocks::LAYOUT;
 use crate::open_files::OpenFiles;
+use crate::suspend::Caller;
 use crate::tables::{CLIENTS, REPLIES};
-use crate::turn::Caller;
 use crate::tx::now;
 use nacre_dlm::LockOwner;
 use nacre_env::clock::Instant;
@@ -111,7 +111,7 @@ impl Sessions {
         self.leaves.operations.await_greetings();
         self.leaves.records.begin_names();
         self.step(|lease, effects| lease.on_connect(Instant::now(), client, effects));
-        let patience = self.window + (self.leaves.clients.release_timeout() + FENCE_PATIENCE) * 2;
+        let patience = self.window + (self.leaves.clients.release_timeout() + FENCE_TIMEOUT) * 2;
         match self.await_grant(&client, Instant::now() + patience) {
             Ok(grant) => Ok(grant),
             Err(status) => {
@@ -368,9 +368,9 @@ impl Sessions {
 
     /// Has OSTs fence evicted clients, then admits others.
     pub(crate) fn fence(&self, clients: Vec<ClientUuid>) {
-        for ost_index in self.leaves.osts.evict(&clients, FENCE_PATIENCE) {
+        for ost_index in self.leaves.osts.evict(&clients, FENCE_TIMEOUT) {
             log::error!(
-                "OST{ost_index:04x} has not been told within {FENCE_PATIENCE:?} that a client was evicted: until it is, that \
+                "OST{ost_index:04x} has not been told within {FENCE_TIMEOUT:?} that a client was evicted: until it is, that \
                  client can still write there"
             );
         }

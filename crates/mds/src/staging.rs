@@ -257,7 +257,7 @@ impl Staging {
                 let record = self.take_part_inode(changed, fid)?;
                 record.map_or(Ok(()), |record| self.give_inode_away(tx, &record))?;
             }
-            Update::Relead { at, fid, kind } => {
+            Update::Retarget { at, fid, kind } => {
                 // Clients that cache the name's inode have to drop it.
                 if self.part_inode(changed, &at.parent)?.is_some() {
                     tx.put_dirent(&at.parent, self.leaves.records.hash(&at.name), &at.name, *fid, *kind);

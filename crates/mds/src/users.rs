@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Lifetime of an answer in seconds, unless configured; Lustre's `identity_expire`.
 const EXPIRE_S: u64 = 20 * 60;
 /// Longest wait for an answer. Estimate: a delay that a program tolerates once.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed query before the database is asked again for the same user.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Interval of checks for an interrupt.
@@ -115,7 +115,7 @@ impl Users {
         let begun = Instant::now();
         if state.failed.get(&uid).is_none_or(|at| at.elapsed() >= PAUSE) && self.ask(&mut state, uid) {
             nacre_env::blocking(|| {
-                while state.asked.contains(&uid) && begun.elapsed() < PATIENCE && !nacre_env::interrupted() {
+                while state.asked.contains(&uid) && begun.elapsed() < TIMEOUT && !nacre_env::interrupted() {
                     self.0.answered.wait_for(&mut state, POLL);
                 }
             });
@@ -259,7 +259,7 @@ mod tests {
             // The pause after the failure avoids another wait.
             let begun = Instant::now();
             assert_eq!(gid(&users, 1), Err(Status::EAGAIN));
-            assert!(begun.elapsed() < PATIENCE / 2);
+            assert!(begun.elapsed() < TIMEOUT / 2);
             release.send(()).expect("it waits");
         });
     }

@@ -18,7 +18,7 @@ const LIFETIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 const NAME_MAX: usize = 128;
 
 /// Requested properties of a token.
-pub(crate) struct TokenWish<'a> {
+pub(crate) struct TokenRequest<'a> {
     pub(crate) grants: &'a Identity,
     pub(crate) expires_s: u64,
     pub(crate) uses: u32,
@@ -42,18 +42,18 @@ impl Enrolment {
     }
 
     /// Creates a token, in its text form for the host that enrols.
-    pub(crate) fn make_token(&self, fsname: &str, wish: &TokenWish<'_>) -> StatusResult<MgsReply> {
-        let lifetime = match wish.lifetime_s {
+    pub(crate) fn make_token(&self, fsname: &str, requested: &TokenRequest<'_>) -> StatusResult<MgsReply> {
+        let lifetime = match requested.lifetime_s {
             0 => LIFETIME,
             seconds => Duration::from_secs(seconds),
         };
-        let life = Duration::from_secs(wish.expires_s);
+        let life = Duration::from_secs(requested.expires_s);
         let fits = (LIFETIME_MIN..=LIFETIME_MAX).contains(&lifetime)
             && !life.is_zero()
             && life <= LIFETIME_MAX
-            && (1..=USES_MAX).contains(&wish.uses)
-            && !wish.grants.roles.contains(Roles::MGS)
-            && is_consistent(wish.grants);
+            && (1..=USES_MAX).contains(&requested.uses)
+            && !requested.grants.roles.contains(Roles::MGS)
+            && is_consistent(requested.grants);
         if !fits {
             return Err(Status::EINVAL);
         }
@@ -61,19 +61,19 @@ impl Enrolment {
             fsname: fsname.to_owned(),
             id: KeyId(0),
             until_s: u64::MAX,
-            is_final: wish.lifetime_s != 0,
-            ..wish.grants.clone()
+            is_final: requested.lifetime_s != 0,
+            ..requested.grants.clone()
         };
-        let until_s = now_s().saturating_add(wish.expires_s);
-        let grant = Grant { identity, until_s, uses: wish.uses, lifetime };
+        let until_s = now_s().saturating_add(requested.expires_s);
+        let grant = Grant { identity, until_s, uses: requested.uses, lifetime };
         let made = self.registry.lock().make_token(self.authority.fingerprint(), grant, now_s());
         let token = made.map_err(|error| failed(&error))?;
         log::info!(
             "token {} was made: {} for {} s, {} uses",
             token.id,
-            wish.grants.roles,
-            wish.expires_s,
-            wish.uses
+            requested.grants.roles,
+            requested.expires_s,
+            requested.uses
         );
         Ok(MgsReply::Token(Hidden(token.reveal().into_bytes())))
     }

@@ -1,7 +1,7 @@
 //! The management service: holds the configuration in memory and on disk, and wakes callers that wait for a
 //! change.
 
-use crate::enrolment::{Enrolment, TokenWish};
+use crate::enrolment::{Enrolment, TokenRequest};
 use crate::error::Error;
 use crate::{nodemaps, record, state};
 use nacre_env::clock::Instant;
@@ -307,8 +307,9 @@ impl Mgs {
             },
             MgsRequest::CreateToken { grants, expires_s, uses, lifetime_s } => {
                 let fsname = self.shared.lock().config.fsname.clone();
-                let wish = TokenWish { grants, expires_s: *expires_s, uses: *uses, lifetime_s: *lifetime_s };
-                self.enrolment()?.make_token(&fsname, &wish)
+                let requested =
+                    TokenRequest { grants, expires_s: *expires_s, uses: *uses, lifetime_s: *lifetime_s };
+                self.enrolment()?.make_token(&fsname, &requested)
             }
             MgsRequest::ListKeys => {
                 let revoked = self.shared.lock().config.revoked.clone();

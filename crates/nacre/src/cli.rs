@@ -605,7 +605,7 @@ struct TargetAddArgs {
     #[arg(long, value_name = "PORT", conflicts_with = "mgs")]
     port: Option<u16>,
     #[command(flatten)]
-    ost: crate::target_wishes::TargetWishes,
+    ost: crate::target_options::TargetOptions,
 }
 
 /// Starts the targets of a directory that were added with --mgs.

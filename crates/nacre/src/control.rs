@@ -9,7 +9,7 @@ pub use door::Audience;
 
 use crate::failure::{Failure, Result};
 use crate::instance::if_there;
-use crate::target_wishes::TargetWishes;
+use crate::target_options::TargetOptions;
 use nacre_types::TargetKind;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -81,7 +81,7 @@ pub enum Request {
         index: Option<u16>,
         /// Options of the target.
         #[serde(default)]
-        ost: TargetWishes,
+        ost: TargetOptions,
     },
     /// Reports free space of an object target to its medium, for about [`TRIM_TIME`]. Answer: `trimmed`.
     Trim {

@@ -44,7 +44,7 @@ mod regex;
 mod registry;
 mod sandbox;
 mod start;
-mod target_wishes;
+mod target_options;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub const FS_TYPE: &str = "fuse.nacre";
 
 /// Timeout for the servers of a mount while symbolic links in it are resolved.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Most symbolic links in one path, the kernel's own limit.
 const LINKS_MAX: usize = 40;
 
@@ -78,7 +78,7 @@ pub fn find_mount(path: &Path) -> io::Result<Option<MountEntry>> {
     let (sender, found) = mpsc::channel();
     // The thread may never get an answer; it ends with the process.
     nacre_env::thread::Builder::new().spawn(move || sender.send(written.canonicalize()))?;
-    let real = match found.recv_timeout(PATIENCE) {
+    let real = match found.recv_timeout(TIMEOUT) {
         Ok(real) => real?,
         Err(_) => plain,
     };

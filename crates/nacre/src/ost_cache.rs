@@ -22,14 +22,14 @@ use std::time::Duration;
 const SIZE_MIN: u64 = 1 << 20;
 
 /// Timeout for a device that a killed process had open: the kernel tears its rings down after its end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens the device of a cache exclusively.
 ///
 /// # Errors
 /// Those of the system; `EBUSY` if a target uses it.
 pub fn open_device(path: &Path, create_bytes: Option<u64>) -> io::Result<DirectDevice> {
-    let options = DirectDeviceOptions { create_bytes, patience: PATIENCE, ..DirectDeviceOptions::default() };
+    let options = DirectDeviceOptions { create_bytes, patience: TIMEOUT, ..DirectDeviceOptions::default() };
     DirectDevice::open(path, &options)
 }
 

@@ -110,7 +110,7 @@ pub fn add(run: &RunDir) -> Result<()> {
 
 fn add_to(base: &Path, run: &RunDir) -> Result<()> {
     let entry = base.join(name_of(&run.path)).with_extension("dir");
-    let _turn = take_turn(base)?;
+    let _turn = lock_registry(base)?;
     if read(&entry).is_some_and(|known| known.path == run.path) {
         return Ok(());
     }
@@ -135,7 +135,7 @@ fn is_lasting(run: &RunDir) -> bool {
 /// Removes the entry of a run directory in which no process runs, unless one has just started.
 fn remove_unused(base: &Path, entry: &Path) {
     // An entry that cannot be removed is tried again next time.
-    if let Ok(_turn) = take_turn(base)
+    if let Ok(_turn) = lock_registry(base)
         && read(entry).is_some_and(|run| run.running().is_empty() && !is_lasting(&run))
     {
         let _ = fs::remove_file(entry);
@@ -143,7 +143,7 @@ fn remove_unused(base: &Path, entry: &Path) {
 }
 
 /// Takes the lock for changes of the registry; it is released with the value.
-fn take_turn(base: &Path) -> Result<fs::File> {
+fn lock_registry(base: &Path) -> Result<fs::File> {
     let path = base.join("lock");
     let fail = || Failure::because(format!("lock {}", path.display()));
     let mut options = fs::OpenOptions::new();

@@ -27,7 +27,7 @@ pub struct Start {
 
 /// Options that a command gives; the others stay unchanged.
 #[derive(Debug, Default)]
-pub struct Wishes<'a> {
+pub struct StartOptions<'a> {
     /// One process for each server, or one for all.
     pub is_separate: Option<bool>,
     /// Addresses, or `none`; empty for no change.
@@ -40,7 +40,7 @@ pub struct Wishes<'a> {
     pub security: Option<Security>,
 }
 
-impl Wishes<'_> {
+impl StartOptions<'_> {
     /// Returns the start with these options applied to `before`.
     ///
     /// # Errors
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn what_is_not_said_stays_and_what_differs_is_named() {
         let listen = words(&["10.0.0.1@tcp", "host1:7000@tcp"]);
-        let first = Wishes {
+        let first = StartOptions {
             is_separate: Some(true),
             listen: &listen,
             mount: Some(Path::new("/mnt/a")),
@@ -226,11 +226,12 @@ mod tests {
         };
         let first = first.applied_to(&Start::default()).expect("fine");
         assert_eq!(first.options, "ro,nosuid");
-        assert_eq!(Wishes::default().applied_to(&first).expect("fine"), first);
+        assert_eq!(StartOptions::default().applied_to(&first).expect("fine"), first);
         assert_eq!(first.changes(&first).text(), None);
         let none = words(&["none"]);
-        let wishes = Wishes { is_separate: Some(false), listen: &none, ..Wishes::default() };
-        let second = wishes.applied_to(&first).expect("fine");
+        let start_options =
+            StartOptions { is_separate: Some(false), listen: &none, ..StartOptions::default() };
+        let second = start_options.applied_to(&first).expect("fine");
         assert_eq!(
             second.changes(&first).text().expect("it differs"),
             "started otherwise from now on: in one process (before: in separate processes), for this host alone \
@@ -238,7 +239,10 @@ mod tests {
         );
         let wrong = words(&["10.0.0@tcp"]);
         assert_eq!(
-            Wishes { listen: &wrong, ..Wishes::default() }.applied_to(&first).expect_err("wrong").exit,
+            StartOptions { listen: &wrong, ..StartOptions::default() }
+                .applied_to(&first)
+                .expect_err("wrong")
+                .exit,
             2
         );
     }

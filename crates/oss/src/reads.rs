@@ -22,7 +22,7 @@ struct Begun<'a, 'r> {
 
 impl ObjectServer {
     /// See [`OssService::handle_reads`].
-    pub(crate) fn read_together(&self, export: &Export, reads: &mut [ReadCall<'_>]) {
+    pub(crate) fn read_batch(&self, export: &Export, reads: &mut [ReadCall<'_>]) {
         let start = Instant::now();
         let mut begun: Vec<Begun<'_, '_>> = Vec::with_capacity(reads.len());
         let mut asked: Vec<ReadRequest<'_>> = Vec::with_capacity(reads.len());

@@ -651,7 +651,7 @@ impl OssService for ObjectServer {
     }
 
     fn handle_reads(&self, export: &Export, reads: &mut [ReadCall<'_>]) {
-        self.read_together(export, reads);
+        self.read_batch(export, reads);
     }
 }
 

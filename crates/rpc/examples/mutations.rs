@@ -26,7 +26,7 @@ use std::time::Duration;
 type Link = StreamOwned<ClientConnection, TcpStream>;
 
 /// Time limit for an answer: some requests wait for others.
-const PATIENCE: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_millis(50);
 /// Messages on one connection.
 const PER_CONNECTION: usize = 2000;
 const VALUES: [u64; 9] = [0, 1, 2, 0xff, 0xffff, 1 << 31, u32::MAX as u64, 1 << 63, u64::MAX];
@@ -90,7 +90,7 @@ impl Campaign {
         let mut header = Header::new(FrameKind::Connect, self.target, Xid(0));
         self.send(&mut link, &mut header, &connect.to_bytes(), &[])?;
         match self.answer(&mut link)? {
-            Some(Status::OK) => link.sock.set_read_timeout(Some(PATIENCE)).map(|()| link),
+            Some(Status::OK) => link.sock.set_read_timeout(Some(TIMEOUT)).map(|()| link),
             other => Err(io::Error::other(format!("not let in: {other:?}"))),
         }
     }

@@ -409,7 +409,7 @@ fn what_was_recorded_cannot_be_sent_again() {
     let before = services.oss.requests.load(Ordering::SeqCst);
     let mut again = TcpStream::connect(addr).expect("a connection");
     again.write_all(&seen).expect("sent");
-    again.set_read_timeout(Some(PATIENCE)).expect("option");
+    again.set_read_timeout(Some(TIMEOUT)).expect("option");
     let mut answer = Vec::new();
     // The server's half of the handshake, an alert and the end: without the private key the handshake cannot
     // finish.

@@ -6,8 +6,8 @@
 
 mod aligned;
 mod exclusive;
+mod group_commit;
 pub mod meta;
 pub mod object;
-mod together;
 
 pub use meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo};

@@ -204,7 +204,7 @@ fn end(directory: &Path) -> Result<(), String> {
 /// Kills the processes of a run, and aborts its FUSE connections: a process that waits for a killed server
 /// could not end otherwise, and while it is in exec, every reader of its files in /proc blocks.
 fn end_processes(directory: &Path) {
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
     kill_all(directory);
     let scratch = directory.join("fusectl");
     if fs::create_dir(&scratch).is_ok() {
@@ -212,7 +212,7 @@ fn end_processes(directory: &Path) {
         let _ = fs::remove_dir(&scratch);
     }
     // Repeated, as a process may have started another one after the scan.
-    let over = wait::within(PATIENCE, || (kill_all(directory) == 0).then_some(()));
+    let over = wait::within(TIMEOUT, || (kill_all(directory) == 0).then_some(()));
     if over.is_none() {
         eprintln!("processes do not end: {:?}", marked(directory));
     }

@@ -268,11 +268,12 @@ fn one_of_each() -> Option<Cluster> {
     if cluster.is_foreign() {
         return None;
     }
-    for (name, wish) in [("data", &["-c", "-1"][..]), ("small", &["-E", "64K", "-L", "mdt", "-E", "-1"])] {
+    for (name, requested) in [("data", &["-c", "-1"][..]), ("small", &["-E", "64K", "-L", "mdt", "-E", "-1"])]
+    {
         for mdt in ["0", "1"] {
             let dir = cluster.mount().join(format!("{name}{mdt}"));
             cluster.lfs(&["mkdir", "-i", mdt, text(&dir)]).success();
-            cluster.lfs(&[&["setstripe"], wish, &[text(&dir)]].concat()).success();
+            cluster.lfs(&[&["setstripe"], requested, &[text(&dir)]].concat()).success();
             for number in 0..40u8 {
                 let file = dir.join(format!("f{number}"));
                 fs::write(file, vec![number; 3000 * usize::from(number)]).expect("written");

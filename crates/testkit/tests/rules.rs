@@ -143,10 +143,10 @@ fn users_and_root(cluster: &mut Cluster) {
         fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("chmod");
     }
     let set = |path: &Path| {
-        let mut wish = [0u8; 32];
-        wish[..8].copy_from_slice(&[0xd0, 0x0b, 0xd1, 0x0b, 1, 0, 0, 0]);
-        (wish[28], wish[30], wish[31]) = (2, 0xff, 0xff);
-        rustix::fs::setxattr(path, "lustre.lov", &wish, rustix::fs::XattrFlags::empty())
+        let mut requested = [0u8; 32];
+        requested[..8].copy_from_slice(&[0xd0, 0x0b, 0xd1, 0x0b, 1, 0, 0, 0]);
+        (requested[28], requested[30], requested[31]) = (2, 0xff, 0xff);
+        rustix::fs::setxattr(path, "lustre.lov", &requested, rustix::fs::XattrFlags::empty())
     };
     Identity::user(1000).act(|| {
         assert_eq!(set(&root), Err(rustix::io::Errno::ACCESS));

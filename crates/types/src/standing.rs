@@ -192,13 +192,13 @@ impl Standing {
         }
     }
 
-    /// Returns a user's credentials with the groups of the database; `wish` is the primary group if the user
+    /// Returns a user's credentials with the groups of the database; `requested` is the primary group if the user
     /// is in it.
-    fn of_database(&self, uid: u32, wish: Option<u32>, user: Option<Arc<User>>) -> Cred {
+    fn of_database(&self, uid: u32, requested: Option<u32>, user: Option<Arc<User>>) -> Cred {
         let Some(user) = user else {
             return Cred { uid, gid: self.squash(IdKind::Gid), full: Some(FullCred::default()) };
         };
-        let gid = wish.filter(|gid| user.has(*gid)).unwrap_or(user.gid);
+        let gid = requested.filter(|gid| user.has(*gid)).unwrap_or(user.gid);
         Cred { uid, gid, full: Some(FullCred { groups: user.groups.clone(), caps: Caps::empty() }) }
     }
 

@@ -5,8 +5,8 @@ use crate::codec::{
     wire_struct,
 };
 use nacre_layout::{
-    Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, Pattern, PoolName,
-    StripeObject, Wish,
+    Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutRequest, LayoutSpec, Pattern,
+    PoolName, StripeObject,
 };
 use nacre_types::limits::{GROUPS_MAX, POOL_NAME_MAX, STRIPE_COUNT_MAX};
 use nacre_types::{
@@ -257,14 +257,14 @@ impl Decode<'_> for Component {
     }
 }
 
-impl Encode for Wish {
+impl Encode for LayoutRequest {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Wish::Plain(spec) => {
+            LayoutRequest::Plain(spec) => {
                 LayoutForm::Plain.encode(out);
                 spec.encode(out);
             }
-            Wish::Composite(components) => {
+            LayoutRequest::Composite(components) => {
                 LayoutForm::Composite.encode(out);
                 put_list(out, components);
             }
@@ -272,13 +272,15 @@ impl Encode for Wish {
     }
 }
 
-impl Decode<'_> for Wish {
-    fn decode(reader: &mut Reader<'_>) -> DecodeResult<Wish> {
+impl Decode<'_> for LayoutRequest {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<LayoutRequest> {
         Ok(match LayoutForm::decode(reader)? {
-            LayoutForm::Plain => Wish::Plain(Decode::decode(reader)?),
-            LayoutForm::Composite => {
-                Wish::Composite(reader.list(COMPONENTS_MAX, COMPONENT_SPEC_BYTES_MIN, "layout components")?)
-            }
+            LayoutForm::Plain => LayoutRequest::Plain(Decode::decode(reader)?),
+            LayoutForm::Composite => LayoutRequest::Composite(reader.list(
+                COMPONENTS_MAX,
+                COMPONENT_SPEC_BYTES_MIN,
+                "layout components",
+            )?),
         })
     }
 }

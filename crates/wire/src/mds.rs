@@ -5,7 +5,7 @@ pub use crate::file_lock::{FileLock, LockFamily, LockMode, LockOwner, ProcessLoc
 use crate::lock::LockRequest;
 use crate::peer::{PeerReply, PeerRequest};
 use bitflags::bitflags;
-use nacre_layout::{Layout, Wish};
+use nacre_layout::{Layout, LayoutRequest};
 use nacre_lock::{LockHandle, Outcome};
 use nacre_types::{Attr, Fid, OpenHandle, Rights, SetAttr, Status, Timestamp, TransNo};
 use std::sync::Arc;
@@ -278,7 +278,7 @@ pub enum MdsRequest<'a> {
         /// File or directory to change.
         fid: Fid,
         /// Requested layout.
-        wish: Wish,
+        requested: LayoutRequest,
     },
     /// Returns a directory's default layout as stored, without inheritance. Reply: `DefaultLayout`.
     GetDefaultLayout {
@@ -497,7 +497,7 @@ pub enum MdsRequest<'a> {
         fid: Fid,
         /// Number of shards (1: no shards), the hash, and the MDTs that shards are created on in rotation
         /// ([`nacre_layout::DirDefault`]).
-        wish: &'a [u8],
+        requested: &'a [u8],
     },
     /// Returns attributes of many inodes of one MDT, and optionally layouts, as `Scan` does: for names that
     /// are stored on another MDT. Reply: `Directory`, with entries called `.` in the order of the request;
@@ -676,7 +676,7 @@ pub enum MdsReply {
     /// A layout; `None` for files that have none stored yet (created with defaults and never written).
     Layout(Option<Arc<Layout>>),
     /// Default layout of a directory; `None` if it has none of its own.
-    DefaultLayout(Option<Wish>),
+    DefaultLayout(Option<LayoutRequest>),
     /// Result of the removal of a name.
     Removed {
         /// Inode that lost a name, if one did.

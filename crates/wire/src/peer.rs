@@ -187,7 +187,7 @@ pub enum Update {
         fid: Fid,
     },
     /// Changes a name to the new FID of an inode; times and counts of the directory stay.
-    Relead {
+    Retarget {
         /// Place of the name.
         at: Name,
         /// New FID of the inode.
@@ -342,7 +342,7 @@ pub enum PeerRequest {
     },
     /// Returns what a name leads to, on the path down to the root of a client. Reply: `Fid`; `ENOENT` if
     /// there is no such name.
-    Lead {
+    ResolveName {
         /// Place of the name, in a directory or shard of the receiving MDT.
         at: Name,
     },
@@ -441,7 +441,7 @@ wire_enum!(Update {
     12 = NamesIn { fid, names },
     13 = InodeIn { fid, record, xattrs, links },
     14 = InodeOut { fid },
-    15 = Relead { at, fid, kind },
+    15 = Retarget { at, fid, kind },
     16 = NewParent { fid, name, from, to },
     17 = Replaced { fid, by, lmv },
     18 = KeepAnswer { client, tag, xid, answer },
@@ -462,7 +462,7 @@ wire_enum!(PeerRequest {
     13 = NewFid,
     14 = Split { fid },
     15 = PutData { op, fid, offset, bytes, size },
-    16 = Lead { at },
+    16 = ResolveName { at },
 });
 wire_enum!(PeerReply {
     0 = Done,

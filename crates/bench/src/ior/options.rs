@@ -271,12 +271,12 @@ mod tests {
 
     #[test]
     fn stripes_are_wished_by_directives_or_long_options() {
-        let wished = Striping { count: Some(-1), size: Some(4 << 20), first: Some(1), pool: None };
+        let requested = Striping { count: Some(-1), size: Some(4 << 20), first: Some(1), pool: None };
         for line in [
             "ior -O lustreStripeCount=-1,lustreStripeSize=4m -O lustreStartOST=1",
             "ior --posix.lustre.stripecount=-1 --posix.lustre.stripesize 4m --posix.lustre.startost=1",
         ] {
-            assert_eq!(parse(line).directives().expect("understood").striping, wished, "{line}");
+            assert_eq!(parse(line).directives().expect("understood").striping, requested, "{line}");
         }
         assert!(parse("ior -O summaryFormat=JSON").directives().expect("understood").json);
         let nothing = parse("ior -O lustreStripeCount=0,lustreStripeSize=0,lustreStartOST=-1");

@@ -161,9 +161,9 @@ fn fuser_command(myself: &Myself, path: Option<&Path>, rpc: Option<SocketAddr>) 
 
 impl Drop for NullMount {
     fn drop(&mut self) {
-        const PATIENCE: Duration = Duration::from_secs(10);
+        const TIMEOUT: Duration = Duration::from_secs(10);
         self.process.hang_up();
-        if self.process.ends_within(PATIENCE) {
+        if self.process.ends_within(TIMEOUT) {
             return;
         }
         self.process.kill();

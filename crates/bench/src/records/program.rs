@@ -58,9 +58,9 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Compiles the version in `wished`, or else the first one whose compiler is installed.
-    pub(super) fn build(wished: Option<Language>) -> Result<Program, Error> {
-        let languages = wished.map_or(vec![Language::Fortran, Language::C], |language| vec![language]);
+    /// Compiles the version in `requested`, or else the first one whose compiler is installed.
+    pub(super) fn build(requested: Option<Language>) -> Result<Program, Error> {
+        let languages = requested.map_or(vec![Language::Fortran, Language::C], |language| vec![language]);
         let found =
             languages.iter().find_map(|language| language.version().map(|version| (*language, version)));
         let Some((language, version)) = found else {

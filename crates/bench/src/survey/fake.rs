@@ -41,11 +41,11 @@ const SMALL: u64 = 4096;
 /// Size in bytes of the pieces in which objects are filled.
 const FILL: u64 = 1 << 20;
 /// Timeout of running requests when an OST stops.
-const STOP_PATIENCE: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Object store of an OST of a survey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kept {
+pub enum MemoryStore {
     /// A file for each
     File,
     /// One sparse file for all
@@ -54,11 +54,11 @@ pub enum Kept {
     Null,
 }
 
-impl Kept {
-    fn of(backend: Backend) -> Kept {
+impl MemoryStore {
+    fn of(backend: Backend) -> MemoryStore {
         match backend {
-            Backend::File => Kept::File,
-            Backend::Block => Kept::Block,
+            Backend::File => MemoryStore::File,
+            Backend::Block => MemoryStore::Block,
         }
     }
 
@@ -101,7 +101,7 @@ pub struct ServeOstArguments {
     dir: PathBuf,
     /// Object store
     #[arg(long)]
-    kept: Kept,
+    kept: MemoryStore,
     /// Reads that the null store asks the server to batch
     #[arg(long, default_value = "0")]
     reads_at_once: usize,
@@ -120,9 +120,9 @@ pub fn serve_ost(arguments: &ServeOstArguments) -> Result<(), Error> {
     let dir = &arguments.dir;
     let size = device_bytes(dir.parent().unwrap_or(dir), None)?;
     let store: Arc<dyn ObjectStore> = match arguments.kept {
-        Kept::File => Arc::from(open_store(dir, Backend::File, size)?),
-        Kept::Block => Arc::from(open_store(dir, Backend::Block, size)?),
-        Kept::Null => Arc::new(NullStore::in_place_of(arguments.reads_at_once)),
+        MemoryStore::File => Arc::from(open_store(dir, Backend::File, size)?),
+        MemoryStore::Block => Arc::from(open_store(dir, Backend::Block, size)?),
+        MemoryStore::Null => Arc::new(NullStore::in_place_of(arguments.reads_at_once)),
     };
     if arguments.without == Some(Feature::CacheBypass)
         && let Some(cache) = store.abilities().page_cache
@@ -140,13 +140,13 @@ pub fn serve_ost(arguments: &ServeOstArguments) -> Result<(), Error> {
     // The parent process has ended when the input ends.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     server.stop();
-    let stopped = service.stop(STOP_PATIENCE);
+    let stopped = service.stop(STOP_TIMEOUT);
     stopped.map_err(|error| Error::Server { what: "OST0000".to_owned(), reason: error.to_string() })
 }
 
 /// An OST in a process of its own.
 struct Ost {
-    kept: Kept,
+    kept: MemoryStore,
     reads_at_once: usize,
     // Before the process, from which it disconnects: fields are dropped in this order.
     objects: OstObjects,
@@ -209,7 +209,7 @@ impl Ost {
     }
 
     /// Reads at random for `time` on all threads; all data is checked, except with a null store.
-    fn read(&self, case: &Case, time: Duration, seed: u64) -> Result<Turn, Error> {
+    fn read(&self, case: &Case, time: Duration, seed: u64) -> Result<Round, Error> {
         let line = Barrier::new(case.threads as usize + 1);
         let work = |thread: u32| -> Result<u64, Error> {
             let mut random = Rng::with_seed(seed << 32 | u64::from(thread));
@@ -223,7 +223,7 @@ impl Ost {
                 let object = random.u32(..case.objects);
                 let offset = random.u64(..case.records()) * case.record;
                 self.objects.read(object, offset, buffer.slice())?;
-                if self.kept != Kept::Null {
+                if self.kept != MemoryStore::Null {
                     check(buffer.slice(), object, offset)?;
                 }
                 reads += 1;
@@ -240,26 +240,26 @@ impl Ost {
                 threads.into_iter().map(|thread| thread.join().expect("threads of a survey do not panic"));
             let reads: u64 = joined.collect::<Result<Vec<u64>, Error>>()?.iter().sum();
             let (elapsed, cpu) = (start.elapsed().as_secs_f64(), cpu_us() - cpu);
-            Ok(Turn { rate: reads as f64 / elapsed, cpu_us: cpu / (reads as f64) })
+            Ok(Round { rate: reads as f64 / elapsed, cpu_us: cpu / (reads as f64) })
         })
     }
 }
 
 /// Result of one turn: reads per second, and CPU time of the OST per read in microseconds.
 #[derive(Debug, Clone, Copy)]
-struct Turn {
+struct Round {
     rate: f64,
     cpu_us: f64,
 }
 
 #[derive(Default)]
-struct Turns {
+struct Rounds {
     rates: Samples,
     cpu_us: Samples,
 }
 
-impl Turns {
-    fn push(&mut self, turn: Turn) {
+impl Rounds {
+    fn push(&mut self, turn: Round) {
         self.rates.push(turn.rate);
         self.cpu_us.push(turn.cpu_us);
     }
@@ -268,7 +268,7 @@ impl Turns {
 /// One OST of a comparison.
 #[derive(Debug, Clone, Copy)]
 struct Side {
-    kept: Kept,
+    kept: MemoryStore,
     /// The inverted feature.
     without: Option<Feature>,
 }
@@ -294,8 +294,8 @@ pub(super) fn measure(
     let common = &arguments.common;
     let time = Duration::try_from_secs_f64(common.seconds)
         .map_err(|_| Error::Usage(format!("{} is no number of seconds", common.seconds)))?;
-    let kept = Kept::of(arguments.backend);
-    if arguments.features.contains(&Feature::CacheBypass) && kept != Kept::File {
+    let kept = MemoryStore::of(arguments.backend);
+    if arguments.features.contains(&Feature::CacheBypass) && kept != MemoryStore::File {
         return Err(Error::Usage(
             "only the file back end goes through a page cache: give --backend file with cache-bypass"
                 .to_owned(),
@@ -303,7 +303,7 @@ pub(super) fn measure(
     }
     let real = Ost::start(myself, directory.path(), Side { kept, without: None }, 1)?;
     // Requests take the same path in both.
-    let fake = Side { kept: Kept::Null, without: None };
+    let fake = Side { kept: MemoryStore::Null, without: None };
     let fake = Ost::start(myself, directory.path(), fake, real.reads_at_once)?;
     let mut osts = vec![real, fake];
     for feature in &arguments.features {
@@ -316,7 +316,7 @@ pub(super) fn measure(
         for ost in &mut osts {
             ost.fill(case)?;
         }
-        let mut taken: Vec<Turns> = osts.iter().map(|_| Turns::default()).collect();
+        let mut taken: Vec<Rounds> = osts.iter().map(|_| Rounds::default()).collect();
         for run in 0..common.runs.max(1) {
             cold &= machine::drop_caches().is_ok();
             for index in turns(run, osts.len()) {
@@ -328,7 +328,7 @@ pub(super) fn measure(
         report
             .rows
             .extend(features.map(|(feature, other)| feature_row(case, *feature, kept, &taken[0], other)));
-        for ost in osts.iter().filter(|ost| ost.kept != Kept::Null) {
+        for ost in osts.iter().filter(|ost| ost.kept != MemoryStore::Null) {
             (0..case.objects).try_for_each(|object| ost.objects.destroy(object))?;
         }
     }
@@ -343,25 +343,25 @@ pub(super) fn measure(
     Ok(report)
 }
 
-fn case_name(case: &Case, kept: Kept) -> String {
+fn case_name(case: &Case, kept: MemoryStore) -> String {
     let (objects, threads, record) = (case.objects, case.threads, shown(case.record));
     format!("ost, {}, random read, obj {objects} thr {threads} rsz {record}", kept.name())
 }
 
-fn row(case: &Case, kept: Kept, real: &Turns, fake: &Turns) -> Row {
+fn row(case: &Case, kept: MemoryStore, real: &Rounds, fake: &Rounds) -> Row {
     let mut row = compared(case_name(case, kept), real, null_store::NAME, fake);
     row.target = (case.record == SMALL).then_some(Target::RatioAtLeast(BOUND));
     row
 }
 
 /// Returns the row of a feature, with it against without it, whichever is the default of an OST.
-fn feature_row(case: &Case, feature: Feature, kept: Kept, usual: &Turns, other: &Turns) -> Row {
+fn feature_row(case: &Case, feature: Feature, kept: MemoryStore, usual: &Rounds, other: &Rounds) -> Row {
     let (with, without) = if feature.is_default() { (usual, other) } else { (other, usual) };
     let name = format!("{}: {}", feature.label(), case_name(case, kept));
     compared(name, with, "without", without)
 }
 
-fn compared(name: String, ours: &Turns, label: &str, theirs: &Turns) -> Row {
+fn compared(name: String, ours: &Rounds, label: &str, theirs: &Rounds) -> Row {
     let mut row = Row::new(name, Unit::OpsPerSecond, ours.rates.clone());
     row.daemon_us = ours.cpu_us.clone();
     let (samples, daemon_us) = (theirs.rates.clone(), theirs.cpu_us.clone());
@@ -376,13 +376,13 @@ mod tests {
     #[test]
     fn the_ratio_is_of_runs_that_alternate_and_what_is_fake_is_called_so() {
         let turns = |rates: [f64; 3], cpu: f64| {
-            let mut turns = Turns::default();
-            rates.into_iter().for_each(|rate| turns.push(Turn { rate, cpu_us: cpu }));
+            let mut turns = Rounds::default();
+            rates.into_iter().for_each(|rate| turns.push(Round { rate, cpu_us: cpu }));
             turns
         };
         let case = |record| Case { objects: 2, threads: 8, record, size: 1 << 20 };
         let (real, fake) = (turns([80.0, 190.0, 95.0], 12.0), turns([100.0, 200.0, 100.0], 9.0));
-        let row = row(&case(4096), Kept::Block, &real, &fake);
+        let row = row(&case(4096), MemoryStore::Block, &real, &fake);
         assert_eq!(row.ratio(), Some(0.95));
         assert_eq!(row.meets_target(), Some(true));
         let mut report = Report::new("x");
@@ -391,11 +391,11 @@ mod tests {
         assert!(text.contains("ost, block, random read, obj 2 thr 8 rsz 4K"), "{text}");
         assert!(text.contains("FAKE null store (no I/O) 100 op/s") && text.contains("12.0 / 9.0"), "{text}");
         let (one, two) = (turns([1.0; 3], 1.0), turns([2.0; 3], 1.0));
-        let large = super::row(&case(1 << 20), Kept::File, &one, &two);
+        let large = super::row(&case(1 << 20), MemoryStore::File, &one, &two);
         assert_eq!((large.ratio(), large.meets_target()), (Some(0.5), None));
         for (feature, ratio) in [(Feature::ShortIo, 0.5), (Feature::Reuse, 0.5), (Feature::CacheBypass, 2.0)]
         {
-            let row = feature_row(&case(4096), feature, Kept::File, &one, &two);
+            let row = feature_row(&case(4096), feature, MemoryStore::File, &one, &two);
             assert_eq!(row.ratio(), Some(ratio), "{feature:?}: with it against without");
         }
     }

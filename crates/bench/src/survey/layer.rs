@@ -54,8 +54,8 @@ pub enum Backend {
 
 /// Returns the size in bytes of a store's sparse file: the requested one, or half of the available space,
 /// since other layers have such a file, too.
-pub(super) fn device_bytes(directory: &Path, wished: Option<u64>) -> Result<u64, Error> {
-    if let Some(bytes) = wished {
+pub(super) fn device_bytes(directory: &Path, requested: Option<u64>) -> Result<u64, Error> {
+    if let Some(bytes) = requested {
         return Ok(bytes);
     }
     let found = rustix::fs::statvfs(directory).map_err(Error::io("look at the file system of", directory))?;

@@ -16,7 +16,7 @@ use crate::report::Report;
 use crate::{group, machine, stop};
 
 /// Timeout of an experiment: this multiple of its expected run time, plus this duration.
-const PATIENCE: (u32, Duration) = (6, Duration::from_secs(120));
+const TIMEOUT: (u32, Duration) = (6, Duration::from_secs(120));
 
 /// Directories of a run.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ fn in_directories(
     for dir in [&ground.memory, &ground.work()] {
         fs::create_dir_all(dir).map_err(Error::io("create directory", dir))?;
     }
-    let (times, more) = PATIENCE;
+    let (times, more) = TIMEOUT;
     let limit = Duration::from_secs(run.seconds) * times + more;
     // Directories of this machine mean nothing to readers of the results.
     let mut text = call(experiment.name, ground, words, limit, watch)?;

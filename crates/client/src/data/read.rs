@@ -7,7 +7,7 @@ use crate::file::group::Who;
 use crate::file::ranges::Use;
 use crate::file::{FileInner, OpenFile, now};
 use crate::objects::transfer::ReadHow;
-use crate::warrant::Warrant;
+use crate::validity::Validity;
 use nacre_layout::{Layout, object_ranges};
 use nacre_lock::Mode;
 use nacre_types::{Explain, Failure, FailureResult, Fid, Status, StatusResult};
@@ -98,10 +98,10 @@ impl Data {
         let (file, who) = (&*open.file, Who::Open(open.handle));
         let end = offset.saturating_add(buffer.len() as u64);
         let take = || {
-            let warrant = Warrant::Lease(self.lease.number());
+            let validity = Validity::Lease(self.lease.number());
             file.take_range(who, Use::Shared, |inner| {
                 let sure = end <= inner.size.bytes || inner.size.is_of(self.lease.number());
-                let layout = Some(inner.layout.clone()).filter(|_| inner.layout_warrant == warrant);
+                let layout = Some(inner.layout.clone()).filter(|_| inner.layout_validity == validity);
                 (offset, end, (inner.size.bytes, sure, layout))
             })
         };

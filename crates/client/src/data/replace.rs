@@ -11,8 +11,8 @@
 
 use crate::caller::Caller;
 use crate::data::Data;
+use crate::file::guards::RangeGuard;
 use crate::file::ranges::Use;
-use crate::file::turns::RangeGuard;
 use crate::file::written::check_there;
 use crate::file::{FileState, Frozen, OpenFile};
 use nacre_layout::Layout;

@@ -3,14 +3,14 @@
 use crate::caller::Caller;
 use crate::data::Data;
 use crate::data_locks::cover::{Cover, Fill, Want};
+use crate::file::guards::RangeGuard;
 use crate::file::options::WriteOptions;
 use crate::file::ranges::Use;
-use crate::file::turns::RangeGuard;
 use crate::file::{FileInner, FileState, OpenFile, now};
 use crate::layouts::LayoutUse;
 use crate::layouts::head::HeadUse;
 use crate::objects::transfer::{Notes, Placed, WriteHow};
-use crate::warrant::Warrant;
+use crate::validity::Validity;
 use nacre_layout::Layout;
 use nacre_lock::Mode;
 use nacre_types::limits::FILE_SIZE_MAX;
@@ -138,7 +138,7 @@ impl Data {
             self.sizes.size_up_to(file, u64::MAX)?;
         }
         let len = data.len() as u64;
-        let warrant = Warrant::Lease(self.lease.number());
+        let validity = Validity::Lease(self.lease.number());
         let who = options.who(open);
         let may_hold = !(options.direct || options.sync || options.from_cache || open.sync)
             && self.write_back.settings.is_enabled();
@@ -149,7 +149,7 @@ impl Data {
             let ready = |layout: &&Arc<Layout>| has_room(layout, at, at.saturating_add(len));
             let may_cache = self.read_ahead.may_cache(file, inner).is_some();
             let head = self.layouts.use_head(inner, file.fid, at.saturating_add(len), may_hold && may_cache);
-            let layout = inner.layout.as_ref().filter(|_| inner.layout_warrant == warrant).filter(ready);
+            let layout = inner.layout.as_ref().filter(|_| inner.layout_validity == validity).filter(ready);
             (at, end, (at, layout.cloned(), may_cache, head))
         })?;
         // Checked only under the range: the end of the lease waits for operations that have theirs.

@@ -4,7 +4,7 @@ use crate::data_locks::DataLocks;
 use crate::file::FileState;
 use crate::file::folios::Pages;
 use crate::locks::Locks;
-use crate::locks::space::{Home, Namespace, Use, Wish};
+use crate::locks::space::{EnqueueRequest, Home, Namespace, Use};
 use nacre_layout::{Layout, StripeObject, object_ranges};
 use nacre_lock::{EnqueueFlags, Extent, LockHandle, Mode, Need, ResourceId};
 use nacre_types::{Explain, FailureResult, Status};
@@ -188,8 +188,8 @@ impl DataLocks {
             }
             let home = || Home { node: file.node, layout: layout.clone() };
             let endpoint = self.requests.ost(stripe.ost_index)?;
-            let wish = Wish { resource, need, flags, cancelled: &[] };
-            let acquired = space.acquire(locks, endpoint, wish, home);
+            let requested = EnqueueRequest { resource, need, flags, cancelled: &[] };
+            let acquired = space.acquire(locks, endpoint, requested, home);
             match acquired.explain(self.requests.about_object(&stripe))? {
                 Use::Held(handle) => cover.held.push((space, handle)),
                 Use::Server => return Ok(Some(Cover::new(locks, IoLock::Server))),
@@ -227,8 +227,8 @@ impl DataLocks {
             }
             let home = || Home { node: file.node, layout: layout.clone() };
             let endpoint = self.requests.ost(range.stripe.ost_index)?;
-            let wish = Wish { resource, need, flags, cancelled: &[] };
-            match space.acquire(locks, endpoint, wish, home) {
+            let requested = EnqueueRequest { resource, need, flags, cancelled: &[] };
+            match space.acquire(locks, endpoint, requested, home) {
                 Ok(Use::Held(handle)) => space.release(locks, handle),
                 Ok(Use::Server) => {}
                 // Another client holds it: a caller that does not wait gets it when an operation needs it.

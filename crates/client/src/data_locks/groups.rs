@@ -22,7 +22,7 @@
 use crate::data_locks::DataLocks;
 use crate::file::group::Held;
 use crate::file::{FileInner, FileState};
-use crate::locks::space::{Home, Use, Wish};
+use crate::locks::space::{EnqueueRequest, Home, Use};
 use crate::write_back::table::Scope;
 use nacre_env::clock::Instant;
 use nacre_layout::{Layout, StripeObject};
@@ -165,8 +165,12 @@ impl DataLocks {
         let home = || Home { node: file.node, layout: layout.clone() };
         let flags = EnqueueFlags { no_wait, ..EnqueueFlags::default() };
         let endpoint = self.requests.ost(stripe.ost_index)?;
-        let taken =
-            space.acquire(locks, endpoint, Wish { resource, need: Need::group(gid), flags, cancelled }, home);
+        let taken = space.acquire(
+            locks,
+            endpoint,
+            EnqueueRequest { resource, need: Need::group(gid), flags, cancelled },
+            home,
+        );
         let taken = taken.explain(self.requests.about_object(stripe))?;
         let Use::Held(handle) = taken else { return Err(Status::EIO.into()) };
         let mut inner = file.lock();

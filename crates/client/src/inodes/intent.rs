@@ -6,7 +6,7 @@ use crate::inodes::Inodes;
 use crate::lease::Lease;
 use crate::locks::inodes::{Granted, Held, InodeSpace};
 use crate::node::node_of;
-use crate::warrant::Warrant;
+use crate::validity::Validity;
 use nacre_lock::LockHandle;
 use nacre_types::{Attr, AttrFlags, FailureResult, Fid, Status};
 use nacre_wire::mds::{MdsReply, MdsRequest};
@@ -108,7 +108,7 @@ impl Inodes {
             held
         });
         if let (true, Some(0), Some(handle)) = (public, names, held.directory) {
-            self.absences.on_found_empty(look, fid, Warrant::Lock(handle));
+            self.absences.on_found_empty(look, fid, Validity::Lock(handle));
         }
         Ok(Answered { attr, public, held, is_gone: false })
     }
@@ -128,17 +128,17 @@ impl Inodes {
             self.enter(attr, found.held.inode, true);
         }
         // The lock may have been revoked before the node was in the table.
-        let inode = found.held.inode.filter(|lock| self.lease.is_in_force(Warrant::Lock(*lock), child));
+        let inode = found.held.inode.filter(|lock| self.lease.is_in_force(Validity::Lock(*lock), child));
         Ok(Answered { public, held: Held { inode, ..on_name }, ..found })
     }
 
     fn enter(&self, attr: &Attr, lock: Option<LockHandle>, is_lookup: bool) {
-        let warrant = lock.map_or(Warrant::None, Warrant::Lock);
+        let validity = lock.map_or(Validity::None, Validity::Lock);
         let node = attr.fid.inode_number();
         if is_lookup {
-            self.nodes.remember(node, attr, warrant, 1);
+            self.nodes.remember(node, attr, validity, 1);
         } else {
-            self.nodes.note(node, attr, warrant);
+            self.nodes.note(node, attr, validity);
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::inodes::{Found, Inodes, Keep};
 use crate::locks::inodes::{Granted, InodeSpace};
 use crate::node::node_of;
 use crate::open_dir::origin::EntryLocks;
-use crate::warrant::Warrant;
+use crate::validity::Validity;
 use nacre_types::{Attr, AttrFlags, FailureResult, Fid};
 use nacre_wire::mds::{DirPage, LockRange};
 use std::sync::Arc;
@@ -69,8 +69,8 @@ impl Inodes {
     /// Those of requests that complete the attributes.
     pub(crate) fn found_under(&self, attr: Attr, locks: &EntryLocks) -> FailureResult<Option<Found>> {
         let node = node_of(attr.fid)?;
-        let warrant = Warrant::Lock(locks.inode);
-        let remember = || self.nodes.remember(node, &attr, warrant, 1);
+        let validity = Validity::Lock(locks.inode);
+        let remember = || self.nodes.remember(node, &attr, validity, 1);
         if !self.lease.inodes(attr.fid).confirm(locks.inode, remember) {
             return Ok(None);
         }

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long an MDT may take for a reply before it is checked whether it responds.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// How long it may take to respond: a reply that waits for no other party.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
@@ -31,7 +31,7 @@ pub struct Root {
 /// # Errors
 /// `ETIMEDOUT` after the time-out; those of `work`.
 pub(crate) fn soon<R>(work: impl FnOnce() -> FailureResult<R>) -> FailureResult<R> {
-    nacre_env::until(Instant::now() + PATIENCE, work).map_err(timed_out)
+    nacre_env::until(Instant::now() + TIMEOUT, work).map_err(timed_out)
 }
 
 impl Root {

@@ -42,9 +42,9 @@ impl Inodes {
     pub fn layout_bytes(&self, caller: &Caller, fid: Fid, is_dir: bool) -> StatusResult<Vec<u8>> {
         self.requests.faults.edge("get the layout", || {
             let bytes = self.own_xattr(caller, fid, LUSTRE_LOV)?;
-            let is_wish =
+            let is_request =
                 || user::decode_layout(&bytes).is_ok_and(|l| l.form == LayoutForm::Plain && !l.has_objects());
-            if !is_dir && is_wish() { Err(Status::ENODATA.into()) } else { Ok(bytes) }
+            if !is_dir && is_request() { Err(Status::ENODATA.into()) } else { Ok(bytes) }
         })
     }
 

@@ -21,7 +21,7 @@
 use crate::file::head::Head;
 use crate::file::{FileInner, FileState};
 use crate::layouts::Layouts;
-use crate::warrant::Warrant;
+use crate::validity::Validity;
 use crate::write_back::table::Job;
 use nacre_layout::Layout;
 use nacre_types::{FailureResult, Fid, Status};
@@ -43,14 +43,14 @@ impl Layouts {
     /// Records that this client created the file under this lease.
     pub(crate) fn note_made(&self, inner: &mut FileInner, lease: u64) {
         let is_open = inner.layout.as_ref().is_some_and(|layout| layout.has_open_head());
-        if lease != 0 && inner.layout_warrant == Warrant::Lease(lease) && is_open {
+        if lease != 0 && inner.layout_validity == Validity::Lease(lease) && is_open {
             inner.head = Head::Open(lease);
         }
     }
 
     /// Returns what a write that ends at `end` does with the head; `may_hold`: the data may be held back.
     pub(crate) fn use_head(&self, inner: &mut FileInner, fid: Fid, end: u64, may_hold: bool) -> HeadUse {
-        let is_ours = inner.layout_warrant == Warrant::Lease(self.lease.number());
+        let is_ours = inner.layout_validity == Validity::Lease(self.lease.number());
         let fits = may_hold && end <= HEAD_DATA_MAX && is_ours;
         match inner.head {
             Head::Settled | Head::LeftOut(_) => HeadUse::None,
@@ -94,9 +94,9 @@ impl Layouts {
         let mut inner = file.lock();
         let outcome = asked.map(|(layout, transno)| {
             inner.transno = inner.transno.max(transno);
-            if inner.layout_warrant != Warrant::Lease(lease) || lease != self.lease.number() {
+            if inner.layout_validity != Validity::Lease(lease) || lease != self.lease.number() {
                 // The next operation requests the resulting layout.
-                inner.layout_warrant = Warrant::None;
+                inner.layout_validity = Validity::None;
             }
             inner.layout = Some(layout.clone());
             self.relayouts.note(file.fid);

@@ -53,7 +53,7 @@ pub(crate) struct Namespace {
 
 /// A lock that an operation needs.
 #[derive(Clone, Copy)]
-pub(crate) struct Wish<'a> {
+pub(crate) struct EnqueueRequest<'a> {
     pub resource: ResourceId,
     pub need: Need,
     pub flags: EnqueueFlags,
@@ -123,7 +123,7 @@ impl Namespace {
         self: &Arc<Namespace>,
         locks: &Locks,
         endpoint: &dyn OssEndpoint,
-        Wish { resource, need, flags, cancelled }: Wish<'_>,
+        EnqueueRequest { resource, need, flags, cancelled }: EnqueueRequest<'_>,
         home: impl Fn() -> Home,
     ) -> FailureResult<Use> {
         loop {

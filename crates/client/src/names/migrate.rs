@@ -5,7 +5,7 @@
 
 use crate::caller::Caller;
 use crate::names::Names;
-use crate::requests::patience::ask_all;
+use crate::requests::fan_out::ask_all;
 use nacre_layout::DirDefault;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::{DirFlags, DirLayout};
@@ -26,17 +26,17 @@ impl Names {
         &self,
         caller: &Caller,
         (parent, name): (Fid, &[u8]),
-        wish: &DirDefault,
+        requested: &DirDefault,
     ) -> StatusResult<()> {
         self.requests.faults.edge("migrate", || {
-            self.placement.check_mdts(wish)?;
+            self.placement.check_mdts(requested)?;
             let found =
                 self.lookup(caller, parent, name).map_err(Failure::logged)?.map_err(|_| Status::ENOENT)?;
             let outcome = match found.attr.is_dir() {
-                true => self.migrate_directory(caller, &found.attr, wish),
+                true => self.migrate_directory(caller, &found.attr, requested),
                 false => {
-                    let is_one = wish.mdts.len() <= 1 && (0..=1).contains(&wish.count);
-                    let mdt = Some(first_of(wish)?).filter(|_| is_one);
+                    let is_one = requested.mdts.len() <= 1 && (0..=1).contains(&requested.count);
+                    let mdt = Some(first_of(requested)?).filter(|_| is_one);
                     let mdt = mdt.unwrap_or_else(|| self.shards.home(parent, name).mdt_index());
                     self.migrate_file(caller, &found.attr, mdt)
                 }
@@ -46,14 +46,14 @@ impl Names {
         })
     }
 
-    fn migrate_directory(&self, caller: &Caller, attr: &Attr, wish: &DirDefault) -> FailureResult<()> {
-        let (fid, first) = (attr.fid, first_of(wish)?);
-        let mdts = self.mdts_of(wish, first)?;
+    fn migrate_directory(&self, caller: &Caller, attr: &Attr, requested: &DirDefault) -> FailureResult<()> {
+        let (fid, first) = (attr.fid, first_of(requested)?);
+        let mdts = self.mdts_of(requested, first)?;
         let list = self.shards.learn_shards(fid)?;
         if list.as_ref().is_some_and(|list| list.change().is_some()) {
             return Err(Status::EBUSY.into());
         }
-        let is_hash = |list: &DirLayout| wish.hash.is_none_or(|hash| hash.number() == list.hash);
+        let is_hash = |list: &DirLayout| requested.hash.is_none_or(|hash| hash.number() == list.hash);
         let lies_so = match &list {
             None => mdts.is_empty(),
             Some(list) => list.shards.iter().map(Fid::mdt_index).eq(mdts.iter().copied()) && is_hash(list),
@@ -71,12 +71,12 @@ impl Names {
                     .collect::<FailureResult<Vec<Fid>>>()?;
                 let old = list.as_ref().and_then(|list| DirHash::from_number(list.hash));
                 let mut next = DirLayout::new(
-                    wish.hash.or(old).unwrap_or_else(|| self.shards.default_hash()),
+                    requested.hash.or(old).unwrap_or_else(|| self.shards.default_hash()),
                     first,
                     shards,
                 );
                 let fixed = list.as_ref().is_some_and(|list| list.flags.contains(DirFlags::FIXED));
-                next.flags.set(DirFlags::FIXED, fixed && !wish.flags.contains(DirFlags::FIXED));
+                next.flags.set(DirFlags::FIXED, fixed && !requested.flags.contains(DirFlags::FIXED));
                 let mut sorted = mdts.to_vec();
                 sorted.sort_unstable();
                 next.flags.set(DirFlags::OVERSTRIPED, sorted.windows(2).any(|pair| pair[0] == pair[1]));
@@ -91,11 +91,11 @@ impl Names {
     }
 
     /// Returns the MDTs of the shards that a directory is to have; none if it is to have no shards.
-    fn mdts_of(&self, wish: &DirDefault, first: u16) -> FailureResult<Vec<u16>> {
-        let count = self.placement.shard_count(wish);
-        Ok(match &wish.mdts[..] {
+    fn mdts_of(&self, requested: &DirDefault, first: u16) -> FailureResult<Vec<u16>> {
+        let count = self.placement.shard_count(requested);
+        Ok(match &requested.mdts[..] {
             _ if count <= 1 => Vec::new(),
-            [] | [_] => self.placement.spread_from(first, count, wish)?,
+            [] | [_] => self.placement.spread_from(first, count, requested)?,
             listed => listed.iter().copied().cycle().take(count).collect(),
         })
     }
@@ -231,7 +231,7 @@ impl Names {
 }
 
 /// Returns the MDT of the directory itself.
-fn first_of(wish: &DirDefault) -> StatusResult<u16> {
-    let named = u16::try_from(wish.index).ok();
-    wish.mdts.first().copied().or(named).ok_or(Status::EINVAL)
+fn first_of(requested: &DirDefault) -> StatusResult<u16> {
+    let named = u16::try_from(requested.index).ok();
+    requested.mdts.first().copied().or(named).ok_or(Status::EINVAL)
 }

@@ -31,12 +31,12 @@ impl Names {
         caller: &Caller,
         (parent, name): (Fid, &[u8]),
         what: &Created<'_>,
-        wish: &DirDefault,
+        requested: &DirDefault,
     ) -> StatusResult<Found> {
         self.requests.faults.edge("make directory", || {
-            self.placement.check_mdts(wish)?;
+            self.placement.check_mdts(requested)?;
             let making = Making { caller, parent, name, what, is_chosen: self.requests.mdts.len() > 1 };
-            self.make_by(&making, wish)
+            self.make_by(&making, requested)
         })
     }
 
@@ -46,21 +46,21 @@ impl Names {
     /// `EPERM` without the right to choose MDTs, and where it is turned off; `EINVAL` if there is no such
     /// MDT, or more shards than they may have; `EBUSY` while its names move; `EALREADY` if they are placed
     /// like that; `EAGAIN` if all other MDTs are unreachable or take no new inodes.
-    pub fn restripe(&self, caller: &Caller, fid: Fid, wish: &DirDefault) -> StatusResult<()> {
+    pub fn restripe(&self, caller: &Caller, fid: Fid, requested: &DirDefault) -> StatusResult<()> {
         self.requests.faults.edge("restripe", || {
-            self.placement.check_mdts(wish)?;
-            let count = self.placement.shard_count(wish);
-            let named = u16::try_from(wish.index).ok();
-            let first = wish.mdts.first().copied().or(named).unwrap_or(fid.mdt_index());
-            let mdts = match &wish.mdts[..] {
+            self.placement.check_mdts(requested)?;
+            let count = self.placement.shard_count(requested);
+            let named = u16::try_from(requested.index).ok();
+            let first = requested.mdts.first().copied().or(named).unwrap_or(fid.mdt_index());
+            let mdts = match &requested.mdts[..] {
                 _ if count <= 1 => Vec::new(),
-                [] => self.placement.spread_from(first, count, wish)?,
+                [] => self.placement.spread_from(first, count, requested)?,
                 listed => listed.iter().copied().cycle().take(count).collect(),
             };
             let count = i32::try_from(mdts.len().max(1)).map_err(|_| Status::EINVAL)?;
             let index = first.into();
-            let wish = DirDefault { count, index, mdts, ..wish.clone() }.encode();
-            self.requests.call(caller, fid, &MdsRequest::Restripe { fid, wish: &wish })?;
+            let requested = DirDefault { count, index, mdts, ..requested.clone() }.encode();
+            self.requests.call(caller, fid, &MdsRequest::Restripe { fid, requested: &requested })?;
             self.shards.learn_shards(fid).map(drop)
         })
     }
@@ -79,12 +79,12 @@ impl Names {
         }
     }
 
-    fn make_by(&self, making: &Making<'_>, wish: &DirDefault) -> FailureResult<Found> {
+    fn make_by(&self, making: &Making<'_>, requested: &DirDefault) -> FailureResult<Found> {
         // Each failed try leaves one MDT less to choose from.
         for _ in 0..self.requests.mdts.len() {
-            let plan = self.placement.plan((making.parent, making.name), making.is_chosen, wish)?;
+            let plan = self.placement.plan((making.parent, making.name), making.is_chosen, requested)?;
             let result = match plan.mdts[..] {
-                [mdt] => self.make_on_one(making, wish, mdt),
+                [mdt] => self.make_on_one(making, requested, mdt),
                 _ => self.make_striped(making, &plan),
             };
             match result {
@@ -99,17 +99,17 @@ impl Names {
         Err(Status::ENOSPC.into())
     }
 
-    fn make_on_one(&self, making: &Making<'_>, wish: &DirDefault, mdt: u16) -> FailureResult<Found> {
+    fn make_on_one(&self, making: &Making<'_>, requested: &DirDefault, mdt: u16) -> FailureResult<Found> {
         let at = (making.parent, making.name);
         if !making.is_chosen {
             return self.create_on(making.caller, at, making.what, Some(mdt)).map_err(Failure::logged);
         }
         // Directories in the new one stay on its MDT, whatever the root's default specifies.
-        let (count, index) = match wish.places() && matches!(wish.count, 0 | 1) {
-            true => (wish.count, mdt.into()),
+        let (count, index) = match requested.places() && matches!(requested.count, 0 | 1) {
+            true => (requested.count, mdt.into()),
             false => (0, -1),
         };
-        let default = DirDefault { count, index, mdts: Vec::new(), ..wish.clone() }.encode();
+        let default = DirDefault { count, index, mdts: Vec::new(), ..requested.clone() }.encode();
         let what = Created { new: NewFile::ChosenDirectory { default: &default }, ..*making.what };
         self.create_on(making.caller, at, &what, Some(mdt)).map_err(Failure::logged)
     }

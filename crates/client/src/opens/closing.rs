@@ -7,7 +7,7 @@
 
 use crate::file::{KnownSize, OpenFile};
 use crate::opens::Opens;
-use crate::warrant::Warrant;
+use crate::validity::Validity;
 use crate::write_back::table::Job;
 use nacre_types::{FailureResult, Status};
 use nacre_wire::mds::{CLOSING_DATA_MAX, ClosingData, DataUpdate, MdsReply, MdsRequest};
@@ -30,7 +30,7 @@ impl Opens {
         let (stripe, size) = {
             let inner = file.lock();
             let is_ours =
-                inner.size.is_of(self.lease.number()) && inner.layout_warrant == Warrant::Lease(lease);
+                inner.size.is_of(self.lease.number()) && inner.layout_validity == Validity::Lease(lease);
             let layout = inner.layout.as_ref().filter(|_| is_ours && inner.users.writers == 1)?;
             let stripe = *layout.object_on_mdt().filter(|_| layout.objects().count() == 1)?;
             // The MDT counts space itself.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// How long the release of a descriptor that was closed may take to arrive before a lease is refused: a
 /// process that was just started has copies of descriptors until it runs its own program.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Opens {
     /// Takes a lease for an open file that has none. `closes_are_told`: the kernel reports when a descriptor
@@ -44,7 +44,7 @@ impl Opens {
                 Err(Status::EBUSY) => {
                     let closes = if closes_are_told { Closes::Told(Some(&open)) } else { Closes::Untold };
                     let waited =
-                        await_closes(&self.requests, &self.nodes, open.file.fid, &closes, CLOSE_PATIENCE);
+                        await_closes(&self.requests, &self.nodes, open.file.fid, &closes, CLOSE_TIMEOUT);
                     let heard =
                         waited.and_then(|_| self.requests.mdt(open.file.fid)?.endpoint.wait_for_posts());
                     heard.and_then(|()| ask())

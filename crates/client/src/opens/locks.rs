@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 /// How long a release may take to arrive after its descriptor was closed. Short, since a lock request without
 /// waiting has to return soon.
-const RELEASE_PATIENCE: Duration = Duration::from_millis(100);
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(100);
 /// First and longest pause between requests to an MDT that waits for clients of its last run.
 const RECOVERY_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
@@ -85,7 +85,7 @@ impl Opens {
         let leaves = |file: &FileState| file.lock().users.leaving_locks > 0;
         let may_come = family == LockFamily::File
             || self.nodes.file(fid.inode_number()).is_some_and(|file| leaves(&file));
-        Ok(may_come && await_closes(&self.requests, &self.nodes, fid, &Closes::Told(None), RELEASE_PATIENCE)?)
+        Ok(may_come && await_closes(&self.requests, &self.nodes, fid, &Closes::Told(None), RELEASE_TIMEOUT)?)
     }
 
     /// Records that `owner` is about to set locks through an open file.

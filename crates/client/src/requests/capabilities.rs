@@ -27,7 +27,7 @@ const KEPT_AT_LEAST: Duration = Duration::from_secs(10);
 /// needs one.
 const SOON_MAX: usize = 256;
 /// Locks that keep two threads from renewing the same file at once; files share them.
-const TURNS: usize = 64;
+const RENEWAL_LOCKS: usize = 64;
 /// Interval at which a thread that waits for another's renewal checks for an interrupt.
 const POLL: Duration = Duration::from_millis(10);
 
@@ -101,7 +101,7 @@ impl Drop for Acting<'_> {
 impl CapabilityTable {
     pub fn new() -> CapabilityTable {
         CapabilityTable {
-            turns: (0..TURNS).map(|_| Mutex::default()).collect(),
+            turns: (0..RENEWAL_LOCKS).map(|_| Mutex::default()).collect(),
             ..CapabilityTable::default()
         }
     }
@@ -156,8 +156,8 @@ impl CapabilityTable {
     }
 
     /// Waits until no other thread renews this file.
-    fn turn(&self, file: Fid) -> FailureResult<MutexGuard<'_, ()>> {
-        let turn = &self.turns[file.oid as usize % TURNS];
+    fn lock_renewal(&self, file: Fid) -> FailureResult<MutexGuard<'_, ()>> {
+        let turn = &self.turns[file.oid as usize % RENEWAL_LOCKS];
         if let Some(mine) = turn.try_lock() {
             return Ok(mine);
         }
@@ -202,7 +202,7 @@ impl Requests {
         let Some(file) = known.map(|known| known.file).or_else(|| self.file_with(&need.object)) else {
             return Ok(None);
         };
-        let _turn = self.capabilities.turn(file)?;
+        let _turn = self.capabilities.lock_renewal(file)?;
         let good = |entry: &Entry| entry.serves(need.any_of, refused);
         // Another thread may have renewed it meanwhile.
         if let Some(known) = self.capabilities.entry(&need.object).filter(good) {

@@ -1,7 +1,7 @@
 //! Statistics of a mount and its targets.
 
 use crate::requests::Requests;
-use crate::requests::patience::ask_all;
+use crate::requests::fan_out::ask_all;
 use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::{Fid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::{MdsReply, MdsRequest, Statfs};

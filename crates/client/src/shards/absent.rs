@@ -8,7 +8,7 @@
 //! Bounds: [`DIRS_MAX`] directories, of which the oldest is dropped; one with more than [`NAMES_MAX`] names
 //! is dropped too.
 
-use crate::warrant::Warrant;
+use crate::validity::Validity;
 use nacre_env::sync::Mutex;
 use nacre_types::Fid;
 use nacre_types::limits::NAME_MAX;
@@ -27,7 +27,7 @@ type Hashes = HashSet<u64, BuildHasherDefault<crate::node::IdHasher>>;
 /// A directory of which all names are known.
 struct Known {
     dir: Fid,
-    warrant: Warrant,
+    validity: Validity,
     names: Hashes,
 }
 
@@ -66,22 +66,22 @@ impl Absences {
 
     /// Records that a directory which everybody may search was found empty; ignored if this client has
     /// created a name anywhere since `look`.
-    pub fn on_found_empty(&self, look: Option<Look>, dir: Fid, warrant: Warrant) {
+    pub fn on_found_empty(&self, look: Option<Look>, dir: Fid, validity: Validity) {
         let mut dirs = self.dirs.lock();
         // Before `look` is checked: a thread that begins to create a name afterwards sees it, waits for the
         // lock, and finds the directory.
         self.count.store(dirs.len() + 1, Ordering::SeqCst);
         if look.is_some_and(|Look(begun)| self.begun.load(Ordering::SeqCst) == begun) {
-            enter(&mut dirs, dir, warrant);
+            enter(&mut dirs, dir, validity);
         }
         self.count.store(dirs.len(), Ordering::SeqCst);
     }
 
     /// Records a directory that everybody may search and this client has just created, before any other
     /// thread knows of it.
-    pub fn on_empty(&self, dir: Fid, warrant: Warrant) {
+    pub fn on_empty(&self, dir: Fid, validity: Validity) {
         let mut dirs = self.dirs.lock();
-        enter(&mut dirs, dir, warrant);
+        enter(&mut dirs, dir, validity);
         self.count.store(dirs.len(), Ordering::SeqCst);
     }
 
@@ -118,28 +118,28 @@ impl Absences {
     }
 
     /// Returns the proof that the name is not in the directory, if that is known.
-    pub(crate) fn warrant(&self, dir: Fid, name: &[u8]) -> Option<Warrant> {
+    pub(crate) fn validity(&self, dir: Fid, name: &[u8]) -> Option<Validity> {
         if self.count.load(Ordering::Acquire) == 0 || name.len() > NAME_MAX || name == b".." {
             return None;
         }
         let dirs = self.dirs.lock();
         let known = dirs.iter().find(|known| known.dir == dir)?;
-        (!known.names.contains(&self.hasher.hash_one(name))).then_some(known.warrant)
+        (!known.names.contains(&self.hasher.hash_one(name))).then_some(known.validity)
     }
 }
 
 /// Enters a directory without names.
-fn enter(dirs: &mut VecDeque<Known>, dir: Fid, warrant: Warrant) {
+fn enter(dirs: &mut VecDeque<Known>, dir: Fid, validity: Validity) {
     // A directory that is known already keeps its recorded names.
-    let is_known = |known: &Known| known.dir == dir && known.warrant == warrant;
-    if warrant == Warrant::None || dirs.iter().any(is_known) {
+    let is_known = |known: &Known| known.dir == dir && known.validity == validity;
+    if validity == Validity::None || dirs.iter().any(is_known) {
         return;
     }
     dirs.retain(|known| known.dir != dir);
     if dirs.len() == DIRS_MAX {
         dirs.pop_front();
     }
-    dirs.push_back(Known { dir, warrant, names: Hashes::default() });
+    dirs.push_back(Known { dir, validity, names: Hashes::default() });
 }
 
 #[cfg(test)]
@@ -153,22 +153,22 @@ mod tests {
     #[test]
     fn only_what_was_put_there_is_asked_for() {
         let known = Absences::default();
-        assert_eq!(known.warrant(dir(1), b"a"), None);
-        known.on_empty(dir(1), Warrant::Lease(3));
+        assert_eq!(known.validity(dir(1), b"a"), None);
+        known.on_empty(dir(1), Validity::Lease(3));
         known.on_name(dir(1), b"a");
         known.on_name(dir(2), b"b");
-        known.on_empty(dir(1), Warrant::Lease(3));
-        assert_eq!(known.warrant(dir(1), b"a"), None, "it is there since the first look");
-        assert_eq!(known.warrant(dir(1), b"b"), Some(Warrant::Lease(3)));
-        assert_eq!(known.warrant(dir(2), b"c"), None);
-        assert_eq!(known.warrant(dir(1), b".."), None);
-        assert_eq!(known.warrant(dir(1), &[b'x'; NAME_MAX + 1]), None, "such a name is an error");
-        known.on_empty(dir(1), Warrant::Lease(4));
-        assert_eq!(known.warrant(dir(1), b"a"), Some(Warrant::Lease(4)), "it was empty again");
+        known.on_empty(dir(1), Validity::Lease(3));
+        assert_eq!(known.validity(dir(1), b"a"), None, "it is there since the first look");
+        assert_eq!(known.validity(dir(1), b"b"), Some(Validity::Lease(3)));
+        assert_eq!(known.validity(dir(2), b"c"), None);
+        assert_eq!(known.validity(dir(1), b".."), None);
+        assert_eq!(known.validity(dir(1), &[b'x'; NAME_MAX + 1]), None, "such a name is an error");
+        known.on_empty(dir(1), Validity::Lease(4));
+        assert_eq!(known.validity(dir(1), b"a"), Some(Validity::Lease(4)), "it was empty again");
         known.forget(dir(1));
-        assert_eq!(known.warrant(dir(1), b"b"), None);
-        known.on_empty(dir(3), Warrant::None);
-        assert_eq!(known.warrant(dir(3), b"a"), None, "nothing keeps others out");
+        assert_eq!(known.validity(dir(1), b"b"), None);
+        known.on_empty(dir(3), Validity::None);
+        assert_eq!(known.validity(dir(3), b"a"), None, "nothing keeps others out");
     }
 
     #[test]
@@ -187,41 +187,41 @@ mod tests {
         ];
         for look in looks {
             let look = look(&known);
-            known.on_found_empty(look, dir(1), Warrant::Lease(1));
-            assert_eq!(known.warrant(dir(1), b"a"), None);
+            known.on_found_empty(look, dir(1), Validity::Lease(1));
+            assert_eq!(known.validity(dir(1), b"a"), None);
         }
         // Nor is the directory known for a moment to a thread that looks a name up meanwhile.
         let done = std::sync::atomic::AtomicBool::new(false);
         nacre_env::thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    assert_eq!(known.warrant(dir(1), b"a"), None);
+                    assert_eq!(known.validity(dir(1), b"a"), None);
                 }
             });
             for _ in 0..20_000 {
                 let look = known.look();
                 drop(known.putting(dir(1), b"a"));
-                known.on_found_empty(look, dir(1), Warrant::Lease(1));
+                known.on_found_empty(look, dir(1), Validity::Lease(1));
             }
             done.store(true, Ordering::Relaxed);
         });
-        known.on_found_empty(known.look(), dir(1), Warrant::Lease(1));
+        known.on_found_empty(known.look(), dir(1), Validity::Lease(1));
         drop(known.putting(dir(1), b"a"));
-        assert_eq!(known.warrant(dir(1), b"a"), None);
-        assert_eq!(known.warrant(dir(1), b"b"), Some(Warrant::Lease(1)));
+        assert_eq!(known.validity(dir(1), b"a"), None);
+        assert_eq!(known.validity(dir(1), b"b"), Some(Validity::Lease(1)));
     }
 
     #[test]
     fn memory_is_bounded() {
         let known = Absences::default();
         for number in 0..=DIRS_MAX as u32 {
-            known.on_empty(dir(number + 1), Warrant::Lease(1));
+            known.on_empty(dir(number + 1), Validity::Lease(1));
         }
-        assert_eq!(known.warrant(dir(1), b"a"), None, "the oldest went");
+        assert_eq!(known.validity(dir(1), b"a"), None, "the oldest went");
         for number in 0..=NAMES_MAX as u64 {
             known.on_name(dir(2), &number.to_le_bytes());
         }
-        assert_eq!(known.warrant(dir(2), b"a"), None, "too many");
-        assert_eq!(known.warrant(dir(3), b"a"), Some(Warrant::Lease(1)));
+        assert_eq!(known.validity(dir(2), b"a"), None, "too many");
+        assert_eq!(known.validity(dir(3), b"a"), Some(Validity::Lease(1)));
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// How long to wait for sizes before checking whether the OSTs respond; it doubles each time they do. A reply
 /// may take long even then: other clients take part in it.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Sizes {
     /// As [`Sizes::complete_attr`]; also returns whether the result may be cached as far as sizes of objects
@@ -31,7 +31,7 @@ impl Sizes {
     /// # Errors
     /// As for [`Sizes::refresh_size`].
     pub(crate) fn look_at_size(&self, file: &FileState, attr: &Attr) -> FailureResult<(Glimpse, bool)> {
-        let mut patience = PATIENCE;
+        let mut patience = TIMEOUT;
         loop {
             if self.requests.silent.has_any() || !file.dirty.is_clean() {
                 let used = self.layouts.use_layout(file)?;

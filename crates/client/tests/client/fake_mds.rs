@@ -2,7 +2,7 @@
 
 use super::fake_oss::FakeOss;
 use nacre_layout::{
-    ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, StripeObject, Wish,
+    ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutRequest, LayoutSpec, StripeObject,
 };
 use nacre_lock::{InodeBits, LockHandle, Mode, Need, Wanted};
 use nacre_rpc::{ClientCallbacks, MdsEndpoint};
@@ -236,7 +236,7 @@ impl FakeMds {
             None => self.spec.to_layout(),
             Some(_) => {
                 let rest = part(HEAD, Extent::EOF, self.spec.clone());
-                Wish::Composite(vec![part(0, HEAD, LayoutSpec::ON_MDT), rest])
+                LayoutRequest::Composite(vec![part(0, HEAD, LayoutSpec::ON_MDT), rest])
                     .to_layout(&LayoutSpec::default())
             }
         }

@@ -16,12 +16,12 @@ use std::time::Duration;
 
 pub const FILE: ResourceId = ResourceId([5, 1, 0, 0]);
 /// Deadline far above what any of these tests takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits for a condition that another thread is about to establish.
 #[track_caller]
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         nacre_env::thread::yield_now();
@@ -113,7 +113,7 @@ impl Client {
     /// Waits for the next message and takes it.
     #[track_caller]
     pub fn next(&self) -> LockMessage {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut messages = self.inbox.messages.lock();
         while messages.is_empty() {
             let late = self.inbox.arrived.wait_until(&mut messages, deadline).timed_out();

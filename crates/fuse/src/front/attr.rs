@@ -190,11 +190,11 @@ impl Names {
     ) -> StatusResult<()> {
         check_name(set.name)?;
         let asked = rustix::fs::XattrFlags::from_bits_retain(set.flags);
-        let mut wish = XattrFlags::empty();
-        wish.set(XattrFlags::CREATE, asked.contains(rustix::fs::XattrFlags::CREATE));
-        wish.set(XattrFlags::REPLACE, asked.contains(rustix::fs::XattrFlags::REPLACE));
-        wish.set(XattrFlags::KILL_SGID, set.kill_sgid);
-        let closed = self.client.names.setxattr(caller, fid, set.name, set.value, wish).map_err(gone)?;
+        let mut requested = XattrFlags::empty();
+        requested.set(XattrFlags::CREATE, asked.contains(rustix::fs::XattrFlags::CREATE));
+        requested.set(XattrFlags::REPLACE, asked.contains(rustix::fs::XattrFlags::REPLACE));
+        requested.set(XattrFlags::KILL_SGID, set.kill_sgid);
+        let closed = self.client.names.setxattr(caller, fid, set.name, set.value, requested).map_err(gone)?;
         self.changed(closed, reply)
     }
 

@@ -100,7 +100,7 @@ pub(super) fn inherit_of(flags: u32, known: u32) -> StatusResult<SetAttrValid> {
 }
 
 /// Returns the requested layout of a new directory.
-fn wish_of(ask: &MakeDirectory) -> Option<DirDefault> {
+fn request_of(ask: &MakeDirectory) -> Option<DirDefault> {
     let flags = DirFlags::from_bits(ask.hash & !0xffff)?;
     let hash = match ask.hash as u16 {
         0 => None,
@@ -109,12 +109,12 @@ fn wish_of(ask: &MakeDirectory) -> Option<DirDefault> {
     let index = ask.mdts.first().map_or(-1, |mdt| i32::from(*mdt));
     let mdts = if ask.mdts.len() > 1 { ask.mdts.clone() } else { Vec::new() };
     let max_inherit = Inherit(ask.max_inherit);
-    let wish =
+    let requested =
         DirDefault { count: ask.count, index, hash, flags, max_inherit, mdts, ..DirDefault::default() };
     // The decoder of the stored form detects numbers out of range.
-    let is_sound = (wish.mdts.is_empty() || wish.mdts.len() as i32 == wish.count)
-        && DirDefault::decode(&wish.encode()).as_ref() == Ok(&wish);
-    is_sound.then_some(wish)
+    let is_sound = (requested.mdts.is_empty() || requested.mdts.len() as i32 == requested.count)
+        && DirDefault::decode(&requested.encode()).as_ref() == Ok(&requested);
+    is_sound.then_some(requested)
 }
 
 /// Answers an ioctl.
@@ -291,13 +291,13 @@ fn make_directory_on(asked: &Asked<'_>, ask: &MakeDirectory) -> StatusResult<()>
     }
     let mode = FileKind::Directory.mode_bits() | ask.mode & MODE_BITS;
     let what = Created { new: NewFile::Directory, mode, umask: ask.umask };
-    let wish = wish_of(ask).ok_or(Status::EINVAL)?;
+    let requested = request_of(ask).ok_or(Status::EINVAL)?;
     if ask.migrates {
-        let outcome = asked.client.names.migrate(asked.caller, (asked.fid, &ask.name[..]), &wish);
+        let outcome = asked.client.names.migrate(asked.caller, (asked.fid, &ask.name[..]), &requested);
         expire_moved(asked.names, outcome.as_ref().err());
         return outcome;
     }
-    make_or_restripe(asked, &ask.name, &what, &wish, ask.restripes)
+    make_or_restripe(asked, &ask.name, &what, &requested, ask.restripes)
 }
 
 /// Creates a directory; if it exists and `restripes` is set, spreads it over other MDTs.
@@ -305,11 +305,11 @@ pub(super) fn make_or_restripe(
     asked: &Asked<'_>,
     name: &[u8],
     what: &Created<'_>,
-    wish: &DirDefault,
+    requested: &DirDefault,
     restripes: bool,
 ) -> StatusResult<()> {
     let Asked { client, names, caller, fid: parent, .. } = asked;
-    match client.names.make_directory(caller, (*parent, name), what, wish) {
+    match client.names.make_directory(caller, (*parent, name), what, requested) {
         Err(Status::EEXIST) if restripes => {}
         made => {
             client.inodes.forget(made?.node, 1);
@@ -320,7 +320,7 @@ pub(super) fn make_or_restripe(
     }
     let found = client.names.lookup(caller, *parent, name)?.map_err(|_| Status::ENOENT)?;
     let outcome = match found.attr.is_dir() {
-        true => client.names.restripe(caller, found.attr.fid, wish),
+        true => client.names.restripe(caller, found.attr.fid, requested),
         false => Err(Status::EEXIST),
     };
     client.inodes.forget(found.node, 1);

@@ -5,7 +5,7 @@
 //! answer those with EINTR, and many programs could not handle it. And for some requests it sends none at
 //! all, although their caller cannot be killed before the answer: those of direct I/O. So the pending signals
 //! of the caller decide: a fatal signal interrupts its request at once, a stop signal interrupts a request
-//! that has waited for [`PATIENCE`] (Lustre has the same list), and with all others the request continues.
+//! that has waited for [`TIMEOUT`] (Lustre has the same list), and with all others the request continues.
 //! One thread checks the callers of long requests; it sleeps while no request waits. Any signal ends a wait
 //! for a file lock, as on other file systems.
 
@@ -29,7 +29,7 @@ const NOTES_MAX: usize = 64;
 const NOTE_LIFETIME: Duration = Duration::from_secs(2);
 
 /// How long a request continues although its caller has received a stop signal that it catches.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Time between two checks of requests.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Checks without any request before the thread sleeps until a request waits. The wake-up costs time of that
@@ -111,7 +111,7 @@ impl Worker {
         };
         match urgency {
             Urgency::Now => true,
-            Urgency::Patient => seen.since.is_some_and(|since| since.elapsed() >= PATIENCE),
+            Urgency::Patient => seen.since.is_some_and(|since| since.elapsed() >= TIMEOUT),
             Urgency::None => false,
         }
     }

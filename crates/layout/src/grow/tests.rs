@@ -1,7 +1,7 @@
 use super::*;
 use crate::layout::{LayoutForm, Pattern, StripeObject};
+use crate::request::{ComponentSpec, LayoutRequest};
 use crate::stripe::chunks;
-use crate::wish::{ComponentSpec, Wish};
 use crate::{LayoutSpec, object_ranges, object_sizes, user};
 use nacre_types::Fid;
 use proptest::prelude::*;
@@ -71,9 +71,9 @@ fn fixed(start: u64, end: u64, count: u16) -> [ComponentSpec; 1] {
 }
 
 fn layout(parts: &[&[ComponentSpec]]) -> Layout {
-    let wish = Wish::Composite(parts.concat());
-    assert_eq!(wish.check(), Ok(()));
-    wish.to_layout(&LayoutSpec::default())
+    let requested = LayoutRequest::Composite(parts.concat());
+    assert_eq!(requested.check(), Ok(()));
+    requested.to_layout(&LayoutSpec::default())
 }
 
 /// Returns the ends in MiB (0 for the end of the file) and flags of the components.
@@ -169,7 +169,7 @@ fn the_last_component_goes_on_elsewhere_or_grows_all_the_same() {
     write(&mut file, &mut osts, 200 * MIB);
     assert_eq!(shape(&file), [(64, "init"), (256, "init"), (0, "extension")]);
     // As a specification it restarts where it grew last.
-    let Wish::Composite(again) = file.to_wish() else { panic!("composite") };
+    let LayoutRequest::Composite(again) = file.to_request() else { panic!("composite") };
     let ends: Vec<u64> = again.iter().map(|c| c.extent.end).collect();
     assert_eq!(ends, [64 * MIB, 64 * MIB, Extent::EOF]);
 }
@@ -193,7 +193,7 @@ fn a_layout_without_room_for_a_copy_grows_where_it_is() {
 #[test]
 fn rules_of_components_that_grow_are_checked() {
     use crate::SpecError;
-    let check = |parts: &[&[ComponentSpec]]| Wish::Composite(parts.concat()).check();
+    let check = |parts: &[&[ComponentSpec]]| LayoutRequest::Composite(parts.concat()).check();
     let [own, room] = growing(0, Extent::EOF, 1, 1);
     assert_eq!(check(&[&[own.clone(), room.clone()]]), Ok(()));
     assert_eq!(check(&[std::slice::from_ref(&own)]), Err(SpecError::ZeroLength));
@@ -224,7 +224,7 @@ fn rules_of_components_that_grow_are_checked() {
     // An open stripe size becomes one that fits.
     let silent = ComponentSpec { spec: LayoutSpec::default(), ..own };
     let base = LayoutSpec { stripe_size: Some(3 * 65536), ..LayoutSpec::default() };
-    let made = Wish::Composite(vec![silent, room]).to_layout(&base);
+    let made = LayoutRequest::Composite(vec![silent, room]).to_layout(&base);
     assert_eq!((made.components[0].stripe_size, made.components[0].extent.end), (1 << 26, STEP));
 }
 
@@ -252,7 +252,7 @@ prop_compose! {
             }
             start = end;
         }
-        Wish::Composite(all).to_layout(&LayoutSpec::default())
+        LayoutRequest::Composite(all).to_layout(&LayoutSpec::default())
     }
 }
 
@@ -349,7 +349,7 @@ proptest! {
             prop_assert!(before.objects().all(|object| file.objects().any(|kept| kept == object)));
             let bytes = user::encode_layout(&Fid::ZERO, &file);
             prop_assert_eq!(user::decode_layout(&bytes), Ok(file.clone()));
-            let again = user::decode_wish(&bytes).expect("a shape that can be asked for");
+            let again = user::decode_request(&bytes).expect("a shape that can be asked for");
             prop_assert_eq!(again.check(), Ok(()));
         }
     }

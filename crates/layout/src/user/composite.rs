@@ -16,8 +16,8 @@ use super::{
     OFFSET_ANY, UserMdError, header, plain_len, put_component, put_spec, read_component, read_spec, spec_len,
 };
 use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern};
+use crate::request::{ComponentSpec, LayoutRequest, begin_again};
 use crate::spec::LayoutSpec;
-use crate::wish::{ComponentSpec, Wish, begin_again};
 use nacre_types::Fid;
 use nacre_types::limits::{STRIPE_SIZE_MIN, XATTR_VALUE_MAX};
 use std::collections::HashSet;
@@ -95,10 +95,10 @@ pub(super) fn has_objects(raw: Raw<'_>) -> bool {
     entries(raw).is_ok_and(|(_, entries)| entries.iter().any(instantiated))
 }
 
-pub(super) fn read_wish(raw: Raw<'_>) -> Result<Wish, UserMdError> {
-    let wish = Wish::Composite(read_components(raw)?);
-    wish.check().map_err(|_| UserMdError::Field("component extent or stripe size"))?;
-    Ok(wish)
+pub(super) fn read_request(raw: Raw<'_>) -> Result<LayoutRequest, UserMdError> {
+    let requested = LayoutRequest::Composite(read_components(raw)?);
+    requested.check().map_err(|_| UserMdError::Field("component extent or stripe size"))?;
+    Ok(requested)
 }
 
 pub(super) fn read_components(raw: Raw<'_>) -> Result<Vec<ComponentSpec>, UserMdError> {
@@ -114,7 +114,7 @@ pub(super) fn read_components(raw: Raw<'_>) -> Result<Vec<ComponentSpec>, UserMd
             false if !header(entry.layout)?.has_objects() => read_spec(entry.layout)?,
             false => return Err(UserMdError::Field("component size")),
         };
-        let flags = entry.flags & ComponentFlags::WISHES;
+        let flags = entry.flags & ComponentFlags::REQUESTABLE;
         // Of an extension only the step counts.
         let spec = match flags.contains(ComponentFlags::EXTENSION) {
             true => LayoutSpec { stripe_size: spec.stripe_size, ..LayoutSpec::default() },
@@ -242,7 +242,7 @@ fn table(generation: u32, components: &[(u32, ComponentFlags, Extent, usize)]) -
     out
 }
 
-pub(super) fn encode_wish(fid: &Fid, components: &[ComponentSpec]) -> Vec<u8> {
+pub(super) fn encode_request(fid: &Fid, components: &[ComponentSpec]) -> Vec<u8> {
     let row = |c: &ComponentSpec| (0, c.flags, c.extent, spec_len(&c.spec));
     let mut out = table(0, &components.iter().map(row).collect::<Vec<_>>());
     for ComponentSpec { extent, spec, .. } in components {

@@ -1,6 +1,6 @@
 //! Events from the target, from the cache that is being flushed, and from the clock.
 
-use super::{ClientConfig, Effect, LockClient, State, kept};
+use super::{ClientConfig, Effect, LockClient, State, downgraded};
 use crate::mode::Mode;
 use crate::resource::{LockGrant, LockHandle, Need, Outcome, Refusal, ResourceId, Wanted};
 use nacre_env::clock::Instant;
@@ -133,7 +133,7 @@ impl LockClient {
         let readers = Wanted::by(&Need { mode: Mode::Pr, ..lock.need });
         if lock.state != State::Granted
             || lock.users > 0
-            || kept(&lock.need, &readers, &ClientConfig { downgrade: true, ..self.config }).is_none()
+            || downgraded(&lock.need, &readers, &ClientConfig { downgrade: true, ..self.config }).is_none()
         {
             return false;
         }

@@ -19,8 +19,8 @@ fn whole(owner: Owner, access: Access) -> FileLock {
     FileLock { family: Family::File, ..range(owner, access, 0, 0) }
 }
 
-fn turn(id: u64) -> Turn {
-    Turn { id: WaitId(id), asked: id }
+fn turn(id: u64) -> WaitTicket {
+    WaitTicket { id: WaitId(id), asked: id }
 }
 
 fn table() -> FileLocks {
@@ -221,7 +221,7 @@ fn while_clients_bring_back_locks_nothing_new_is_granted_and_then_the_oldest_cal
     assert_eq!(locks.on_replay(&FILE, &range(a, Access::Write, 0, 9), true), Ok(()));
     assert_eq!(set(&mut locks, &FILE, range(b, Access::Read, 50, 59)), Err(Status::RECOVERING));
     let mut wait_since = |lock: FileLock, id, asked| {
-        let turn = Turn { id: WaitId(id), asked };
+        let turn = WaitTicket { id: WaitId(id), asked };
         assert_eq!(locks.on_set(&FILE, &lock, Some(turn), &mut Vec::new()), WAITING, "whether free or not");
     };
     wait_since(range(b, Access::Write, 0, 9), 1, 200);
@@ -309,7 +309,7 @@ impl Model {
         }
     }
 
-    fn set(&mut self, lock: &FileLock, wait: Option<Turn>) {
+    fn set(&mut self, lock: &FileLock, wait: Option<WaitTicket>) {
         let (is_free, mut completions) = (self.is_free(lock), Vec::new());
         match self.locks.on_set(&FILE, lock, wait, &mut completions) {
             Ok(SetOutcome::Done) => {

@@ -1,6 +1,6 @@
 //! Calls that wait for file locks, and deadlock detection among them.
 
-use super::{Completion, Family, FileLock, FileLocks, Turn};
+use super::{Completion, Family, FileLock, FileLocks, WaitTicket};
 use crate::hash::WordMap;
 use nacre_types::Status;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 pub(super) struct Wait {
     file: u32,
     pub(super) lock: FileLock,
-    pub(super) turn: Turn,
+    pub(super) turn: WaitTicket,
 }
 
 /// True if the same process may be behind both: as one owner, or through two mounts of a host.
@@ -20,7 +20,7 @@ fn is_same(first: &FileLock, second: &FileLock) -> bool {
 }
 
 impl FileLocks {
-    pub(super) fn begin_wait(&mut self, file: u32, lock: &FileLock, turn: Turn) {
+    pub(super) fn begin_wait(&mut self, file: u32, lock: &FileLock, turn: WaitTicket) {
         let key = self.waits.insert(Wait { file, lock: *lock, turn });
         self.by_wait.insert((lock.owner.client, turn.id), key);
         self.count(lock.owner.client, 0, 1);

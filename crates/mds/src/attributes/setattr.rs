@@ -3,7 +3,7 @@
 use super::Attributes;
 use crate::opens::WriteSession;
 use crate::plan::{self, Amended, may_be_of_a_write};
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use crate::tx::now;
 use nacre_types::{Fid, SetAttr, SetAttrValid, StatusResult};
 use nacre_wire::mds::{MdsAnswer, MdsReply};

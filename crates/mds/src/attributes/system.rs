@@ -5,9 +5,9 @@ use super::Attributes;
 use crate::layouts::is_foreign_directory;
 use crate::layouts::system::System;
 use crate::plan;
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use crate::tx::now;
-use nacre_layout::{Wish, user};
+use nacre_layout::{LayoutRequest, user};
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsAnswer, XattrFlags};
 
@@ -83,11 +83,11 @@ impl Attributes {
                 result => result,
             };
         }
-        let wish = user::decode_wish(value).map_err(|error| match error {
+        let requested = user::decode_request(value).map_err(|error| match error {
             user::UserMdError::Short => Status::ERANGE,
             _ => Status::EINVAL,
         })?;
-        match self.layout_changes.set_layout(caller, fid, &wish) {
+        match self.layout_changes.set_layout(caller, fid, &requested) {
             Err(Status::EALREADY) if flags.contains(XattrFlags::CREATE) => Err(Status::EEXIST),
             Err(Status::EALREADY) => self.lookups.get_attr(fid),
             result => result,
@@ -109,7 +109,7 @@ impl Attributes {
                 if record.body.is_empty() || !record.attr.is_dir() || is_foreign_directory(&record) {
                     return self.lookups.get_attr(fid);
                 }
-                self.layout_changes.set_layout(caller, fid, &Wish::default())
+                self.layout_changes.set_layout(caller, fid, &LayoutRequest::default())
             }
             System::Dmv | System::TrustedDmv => {
                 match self.leaves.records.inode(fid)?.default_lmv.is_empty() {

@@ -7,8 +7,8 @@ use crate::plan::{
     self, ACL_ACCESS, AclChange, Amendment, Class, Plain, check_xattr_read, check_xattr_write,
 };
 use crate::shards::is_former;
+use crate::suspend::Caller;
 use crate::tables::{ACL_DEFAULT, CAPABILITY, XATTRS, split_xattr_key};
-use crate::turn::Caller;
 use crate::tx::now;
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::{XATTR_NAME_MAX, XATTR_VALUE_MAX};

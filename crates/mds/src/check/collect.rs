@@ -179,7 +179,7 @@ impl Inventory {
                 true => user::decode_foreign_directory(&record.body).is_ok(),
                 false => record.attr.is_regular() && user::decode_foreign(&record.body).is_ok(),
             };
-            if !record.body.is_empty() && !foreign && user::decode_wish(&record.body).is_err() {
+            if !record.body.is_empty() && !foreign && user::decode_request(&record.body).is_err() {
                 self.damaged(*fid, "its striping request is damaged".to_owned());
             }
             // A file without a layout may have been created for a write that never happened.

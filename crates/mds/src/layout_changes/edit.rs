@@ -8,10 +8,10 @@
 use super::LayoutChanges;
 use crate::locks::Want;
 use crate::plan::may_set_layout;
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use crate::tx::now;
 use nacre_layout::user::Selector;
-use nacre_layout::{ComponentSpec, Layout, LayoutForm, Wish, user};
+use nacre_layout::{ComponentSpec, Layout, LayoutForm, LayoutRequest, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsAnswer, MdsReply};
@@ -28,12 +28,14 @@ impl LayoutChanges {
         added: Vec<ComponentSpec>,
     ) -> StatusResult<MdsAnswer> {
         self.edit_layout(caller, fid, |record, layout| {
-            let Wish::Composite(mut all) = layout.to_wish() else { return Err(Status::EINVAL) };
+            let LayoutRequest::Composite(mut all) = layout.to_request() else { return Err(Status::EINVAL) };
             all.extend_from_slice(&added);
-            if !self.core.layouts.can_be_met(&Wish::Composite(all)) {
+            if !self.core.layouts.can_be_met(&LayoutRequest::Composite(all)) {
                 return Err(Status::EINVAL);
             }
-            for mut component in self.core.layouts.completed(record, &Wish::Composite(added))?.components {
+            for mut component in
+                self.core.layouts.completed(record, &LayoutRequest::Composite(added))?.components
+            {
                 component.id = layout.free_id().ok_or(Status::EINVAL)?;
                 layout.components.push(component);
                 layout.generation = layout.generation.wrapping_add(1);
@@ -93,7 +95,7 @@ impl LayoutChanges {
         if !record.attr.is_regular() {
             return Err(Status::EINVAL);
         }
-        let mut layout = self.core.layouts.layout_or_wished(&record)?;
+        let mut layout = self.core.layouts.layout_or_requested(&record)?;
         if layout.form != LayoutForm::Composite {
             return Err(Status::EINVAL);
         }
@@ -111,7 +113,7 @@ impl LayoutChanges {
         changed.attr.flags |= AttrFlags::HAS_LAYOUT;
         changed.body = match record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
             true => user::encode_layout(fid, &layout),
-            false => user::encode_wish(fid, &layout.to_wish()),
+            false => user::encode_request(fid, &layout.to_request()),
         };
         let mut tx = self.leaves.records.begin();
         let record = tx.put_inode(changed);

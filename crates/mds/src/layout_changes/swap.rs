@@ -9,7 +9,7 @@
 use super::LayoutChanges;
 use crate::locks::Want;
 use crate::plan::check_access;
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use crate::tx::now;
 use nacre_layout::{Layout, LayoutForm, user};
 use nacre_ondisk::InodeRecord;
@@ -116,7 +116,7 @@ impl LayoutChanges {
         let fid = own.attr.fid;
         changed.body = match (other.attr.flags.contains(AttrFlags::HAS_OBJECTS), other.body.is_empty()) {
             (true, _) => {
-                let mut layout = self.core.layouts.layout_or_wished(other)?;
+                let mut layout = self.core.layouts.layout_or_requested(other)?;
                 if layout.form == LayoutForm::Composite {
                     layout.generation = layout.generation.wrapping_add(1);
                 }
@@ -124,7 +124,7 @@ impl LayoutChanges {
                 user::encode_layout(&fid, &layout)
             }
             (false, true) => Vec::new(),
-            (false, false) => user::encode_wish(&fid, &crate::layouts::stored_wish(other)?),
+            (false, false) => user::encode_request(&fid, &crate::layouts::stored_request(other)?),
         };
         if self.core.layouts.layout_of(own)?.is_some_and(|layout| layout.object_on_mdt().is_some()) {
             // An object named after this file belongs to the other file from here on.
@@ -149,7 +149,7 @@ impl LayoutChanges {
     /// Those of the OSTs.
     fn content_of(&self, record: &InodeRecord) -> StatusResult<Content> {
         let layout = match record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
-            true => self.core.layouts.layout_or_wished(record)?,
+            true => self.core.layouts.layout_or_requested(record)?,
             // A file without objects may have been extended by a truncation.
             false => return Ok(Content { size: record.attr.size, ..Content::default() }),
         };
@@ -205,7 +205,7 @@ impl LayoutChanges {
         let content = self.content_of_layout(layout)?;
         let mut changed = record.clone();
         let mut tx = self.leaves.records.begin();
-        for object in self.core.layouts.layout_or_wished(record)?.objects() {
+        for object in self.core.layouts.layout_or_requested(record)?.objects() {
             if !layout.objects().any(|kept| kept == object) {
                 self.core.staging.destroy_object(&mut tx, object)?;
             }
@@ -220,7 +220,7 @@ impl LayoutChanges {
             true => user::encode_layout(&fid, layout),
             false => {
                 changed.attr.flags -= AttrFlags::HAS_OBJECTS;
-                user::encode_wish(&fid, &layout.to_wish())
+                user::encode_request(&fid, &layout.to_request())
             }
         };
         if is_written && layout.has_objects() {

@@ -1,15 +1,15 @@
 //! The layout in the record of a file or directory.
 
-use nacre_layout::{Layout, Wish, user};
+use nacre_layout::{Layout, LayoutRequest, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult};
 
 /// Decodes the specification stored in a directory, or in a file without objects.
-pub(crate) fn stored_wish(record: &InodeRecord) -> StatusResult<Wish> {
+pub(crate) fn stored_request(record: &InodeRecord) -> StatusResult<LayoutRequest> {
     if record.body.is_empty() || user::is_foreign(&record.body) {
-        return Ok(Wish::default());
+        return Ok(LayoutRequest::default());
     }
-    user::decode_wish(&record.body).map_err(|error| damaged(&record.attr.fid, &error))
+    user::decode_request(&record.body).map_err(|error| damaged(&record.attr.fid, &error))
 }
 
 /// Returns true for a directory whose entries are in another store.

@@ -65,10 +65,10 @@ fn while_a_name_is_kept_others_of_the_directory_and_the_directory_itself_are_to_
     drop(table.lock(&[name("b"), Want::Still(DIR)]).expect("another name"));
     let other = table.keep(&[name("b")], Reach::Several, &always).expect("another name is kept too");
     let locked = table.lock(&[Want::Still(DIR)]).expect("the directory is read");
-    assert!(locked.is_kept(&DIR), "nobody is to remember what is about to change");
+    assert!(locked.is_locked_long(&DIR), "nobody is to remember what is about to change");
     drop((locked, other, kept));
     assert!(!has_kept(&table));
-    assert!(!table.lock(&[Want::Still(DIR)]).expect("free").is_kept(&DIR));
+    assert!(!table.lock(&[Want::Still(DIR)]).expect("free").is_locked_long(&DIR));
 }
 
 #[test]
@@ -136,12 +136,12 @@ fn who_keeps_something_locks_it_and_asks_for_nothing_more_that_others_keep() {
     let table = Arc::new(LockTable::new());
     let kept = table.keep(&[name("a")], Reach::Several, &always).expect("free");
     let other = table.keep(&[Want::Whole(CHILD)], Reach::Several, &always).expect("free");
-    assert!(table.lock_kept(&[name("a"), Want::Still(DIR)], &kept).is_some());
-    assert!(table.lock_kept(&[name("a"), Want::Whole(CHILD)], &kept).is_none());
-    let mut locked = table.lock_kept(&[name("a")], &kept).expect("its own");
+    assert!(table.lock_under(&[name("a"), Want::Still(DIR)], &kept).is_some());
+    assert!(table.lock_under(&[name("a"), Want::Whole(CHILD)], &kept).is_none());
+    let mut locked = table.lock_under(&[name("a")], &kept).expect("its own");
     assert!(!locked.add(&Want::Whole(CHILD)));
     drop((locked, other));
-    assert!(table.lock_kept(&[name("a"), Want::Whole(CHILD)], &kept).is_some());
+    assert!(table.lock_under(&[name("a"), Want::Whole(CHILD)], &kept).is_some());
 }
 
 const DIRS: usize = 3;

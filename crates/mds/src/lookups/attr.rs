@@ -1,10 +1,10 @@
 //! Attributes of an inode by FID.
 
 use super::Lookups;
-use crate::layouts::stored_wish;
+use crate::layouts::stored_request;
 use crate::locks::Want;
 use crate::plan::check_access;
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use nacre_lock::LockHandle;
 use nacre_types::{Fid, FileKind, Status, StatusResult};
 use nacre_wire::mds::{MdsAnswer, MdsReply};
@@ -54,7 +54,7 @@ impl Lookups {
 
     pub fn get_default_layout(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
         let record = self.leaves.records.directory(fid)?;
-        let wish = if record.body.is_empty() { None } else { Some(stored_wish(&record)?) };
-        Ok(self.core.commits.answer(MdsReply::DefaultLayout(wish)))
+        let requested = if record.body.is_empty() { None } else { Some(stored_request(&record)?) };
+        Ok(self.core.commits.answer(MdsReply::DefaultLayout(requested)))
     }
 }

@@ -4,9 +4,9 @@ use super::Lookups;
 use super::listing::check_range;
 use crate::locks::Want;
 use crate::plan::check_access;
-use crate::records::Lead;
+use crate::records::Resolved;
 use crate::shards::is_former;
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use nacre_lock::LockHandle;
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::NAME_MAX;
@@ -32,10 +32,10 @@ impl Lookups {
             return Err(Status::ENAMETOOLONG);
         }
         let public = perm::searchable_by_all(&directory.attr);
-        let attr = match self.lead_of(directory, name)? {
-            Lead::Nowhere => None,
-            Lead::Here(attr) => Some(attr),
-            Lead::Elsewhere(fid) => {
+        let attr = match self.resolve_in(directory, name)? {
+            Resolved::Nowhere => None,
+            Resolved::Here(attr) => Some(attr),
+            Resolved::Elsewhere(fid) => {
                 let (names, directory) = (None, LockHandle(0));
                 return Ok(self.core.commits.answer(MdsReply::Remote { fid, public, names, directory }));
             }
@@ -114,23 +114,23 @@ impl Lookups {
         Ok(Some(now).filter(|now| now.lmv != seen.lmv))
     }
 
-    fn lead_of(&self, mut directory: Arc<InodeRecord>, name: &[u8]) -> StatusResult<Lead> {
+    fn resolve_in(&self, mut directory: Arc<InodeRecord>, name: &[u8]) -> StatusResult<Resolved> {
         let is_here = |fid: &Fid| fid.mdt_index() == self.leaves.index;
         match name {
             b"" => return Err(Status::ENOENT),
-            b"." => return Ok(Lead::Here(directory.shown())),
+            b"." => return Ok(Resolved::Here(directory.shown())),
             b".." if is_here(&directory.parent) => {
                 let parent = self.leaves.records.inode(&directory.parent)?;
                 // Its name refers to the directory that replaces it.
                 return match is_former(&parent) {
                     true if is_here(&parent.parent) => {
-                        Ok(Lead::Here(self.leaves.records.inode(&parent.parent)?.shown()))
+                        Ok(Resolved::Here(self.leaves.records.inode(&parent.parent)?.shown()))
                     }
-                    true => Ok(Lead::Elsewhere(parent.parent)),
-                    false => Ok(Lead::Here(parent.shown())),
+                    true => Ok(Resolved::Elsewhere(parent.parent)),
+                    false => Ok(Resolved::Here(parent.shown())),
                 };
             }
-            b".." => return Ok(Lead::Elsewhere(directory.parent)),
+            b".." => return Ok(Resolved::Elsewhere(directory.parent)),
             _ => {}
         }
         self.leaves.records.check_home(&directory, name)?;
@@ -138,16 +138,16 @@ impl Lookups {
         for _ in 0..ATTEMPTS {
             self.leaves.locks.await_decision(&Want::Name(directory.attr.fid, name))?;
             let Some(found) = self.leaves.records.find_name(&directory.attr.fid, hash, name)? else {
-                let Some(now) = self.changed_since(&directory)? else { return Ok(Lead::Nowhere) };
+                let Some(now) = self.changed_since(&directory)? else { return Ok(Resolved::Nowhere) };
                 self.leaves.records.check_home(&now, name)?;
                 directory = now;
                 continue;
             };
             if !is_here(&found.fid) {
-                return Ok(Lead::Elsewhere(found.fid));
+                return Ok(Resolved::Elsewhere(found.fid));
             }
             match self.leaves.records.find_inode(&found.fid)? {
-                Some(record) => return self.core.layouts.told(&record).map(Lead::Here),
+                Some(record) => return self.core.layouts.told(&record).map(Resolved::Here),
                 // Removed between the two reads; by the next read the name is removed or refers to another
                 // inode.
                 None => nacre_env::thread::yield_now(),

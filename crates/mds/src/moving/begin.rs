@@ -5,7 +5,7 @@ use crate::new_shards::{handed_to_shards, new_shard};
 use crate::operations::Gathered;
 use crate::plan::encoded;
 use crate::shards::shards_of;
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use crate::tx::{Tx, now};
 use nacre_layout::dir_default::PER_MDT_MAX;
 use nacre_layout::dir_hash::DirHash;
@@ -42,20 +42,20 @@ impl Moves {
     /// `EPERM` without the right to choose MDTs, for callers that do not own the directory, and where it is
     /// disabled; `ENOTDIR`; `EINVAL`; `EBUSY` while its names move; `EALREADY` if it already has these
     /// shards.
-    pub fn restripe(&self, caller: &Caller<'_>, fid: &Fid, wish: &[u8]) -> StatusResult<MdsAnswer> {
+    pub fn restripe(&self, caller: &Caller<'_>, fid: &Fid, requested: &[u8]) -> StatusResult<MdsAnswer> {
         self.core.placement.may_choose_mdts(caller)?;
         let record = self.leaves.records.directory(fid)?;
         perm::owner_or_capable(&record.attr, caller.cred()).or(Status::EPERM)?;
         if !self.leaves.moving.limits().may_restripe {
             return Err(Status::EPERM);
         }
-        let wish = DirDefault::decode(wish).map_err(|_| Status::EINVAL)?;
+        let requested = DirDefault::decode(requested).map_err(|_| Status::EINVAL)?;
         let wanted = Wanted {
-            count: usize::try_from(wish.count).map_err(|_| Status::EINVAL)?,
-            hash: wish.hash,
-            is_fixed: wish.flags.contains(DirFlags::FIXED),
+            count: usize::try_from(requested.count).map_err(|_| Status::EINVAL)?,
+            hash: requested.hash,
+            is_fixed: requested.flags.contains(DirFlags::FIXED),
             is_by_itself: false,
-            mdts: wish.mdts.clone(),
+            mdts: requested.mdts.clone(),
         };
         let change = self.change_to(&record, &wanted)?;
         let (gathered, updates) = self.begin_of(fid, &record, change)?;

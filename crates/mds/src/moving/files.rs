@@ -3,11 +3,11 @@
 //! independently of the others.
 
 use super::Moves;
-use super::inode::{ATTEMPTS, Leaving, OPERATION_MAX, check_coming, relead};
+use super::inode::{ATTEMPTS, Leaving, OPERATION_MAX, check_coming, retarget};
 use crate::operations::Gathered;
 use crate::plan::encoded;
 use crate::shards::holds_names;
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use nacre_layout::{StripeObject, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult};
@@ -79,7 +79,7 @@ impl Moves {
                 break;
             }
             let together: Vec<(Fid, Fid)> = left.iter().map(|&index| moves[index]).collect();
-            match self.move_together(&together) {
+            match self.move_group(&together) {
                 Ok(done) => left.iter().zip(done).for_each(|(&index, outcome)| outcomes[index] = outcome),
                 Err(status) => {
                     left.iter().for_each(|&index| outcomes[index] = Err(status));
@@ -91,7 +91,7 @@ impl Moves {
     }
 
     /// Moves the inodes that fit into one transaction; returns `EAGAIN` for the others.
-    fn move_together(&self, moves: &[(Fid, Fid)]) -> StatusResult<Vec<StatusResult<()>>> {
+    fn move_group(&self, moves: &[(Fid, Fid)]) -> StatusResult<Vec<StatusResult<()>>> {
         let (fids, targets): (Vec<Fid>, Vec<Fid>) = moves.iter().copied().unzip();
         let (gathered, found) = self.gather_to_move(&fids, &targets)?;
         let (mut updates, mut bytes) = (Vec::new(), 0);
@@ -147,7 +147,7 @@ impl Moves {
         let kind = moved.attr.kind();
         let xattrs = self.xattrs_of(&record)?;
         let mut updates = vec![Update::InodeIn { fid: to, record: encoded(&moved), xattrs, links }];
-        updates.extend(names.into_iter().map(|(name, home)| relead(&home, name, to, kind)));
+        updates.extend(names.into_iter().map(|(name, home)| retarget(&home, name, to, kind)));
         updates.push(Update::InodeOut { fid });
         Ok(Departure { updates, object, to })
     }
@@ -201,8 +201,8 @@ fn carry_layout(record: &InodeRecord, moved: &mut InodeRecord) -> StatusResult<O
         return Ok(None);
     }
     if !flags.contains(AttrFlags::HAS_OBJECTS) {
-        let wish = user::decode_wish(&record.body).map_err(|_| Status::EUCLEAN)?;
-        moved.body = user::encode_wish(&to, &wish);
+        let requested = user::decode_request(&record.body).map_err(|_| Status::EUCLEAN)?;
+        moved.body = user::encode_request(&to, &requested);
         return Ok(None);
     }
     let mut layout = user::decode_layout(&record.body).map_err(|error| {

@@ -14,8 +14,8 @@ use crate::operations::ShardLists;
 use crate::plan::encoded;
 use crate::shards::holds_names;
 use crate::shards::{is_former, shards_of};
+use crate::suspend::Caller;
 use crate::tables::{LINKS, XATTRS, split_link_key, split_xattr_key};
-use crate::turn::Caller;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_ondisk::{InodeRecord, XattrRecord};
@@ -35,7 +35,7 @@ pub(super) const OPERATION_MAX: usize = 960 << 10;
 pub(super) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A name of an inode, and the directories or shards where it may be stored.
-struct Lead {
+struct NameLocation {
     name: Name,
     homes: Vec<Fid>,
 }
@@ -152,7 +152,7 @@ impl Moves {
         let xattrs = self.xattrs_of(&record)?;
         updates.push(Update::InodeIn { fid: *to, record: encoded(&master), xattrs, links: Vec::new() });
         let kind = master.attr.kind();
-        updates.extend(names.into_iter().map(|(name, home)| relead(&home, name, *to, kind)));
+        updates.extend(names.into_iter().map(|(name, home)| retarget(&home, name, *to, kind)));
         updates.push(Update::Replaced { fid, by: *to, lmv: RecordBytes(master.lmv) });
         self.core.coordinator.execute_own(gathered, updates)
     }
@@ -180,29 +180,30 @@ impl Moves {
         let (mut lists, mut room) = (ShardLists::new(), LEADS_MAX);
         let mut look = |fid: &Fid| {
             let seen = self.leaves.records.inode(fid)?;
-            let leads = self.leads_to(&seen, &mut lists)?;
-            room = room.checked_sub(leads.len()).ok_or(Status::EAGAIN)?;
-            Ok((seen, leads))
+            let locations = self.name_locations(&seen, &mut lists)?;
+            room = room.checked_sub(locations.len()).ok_or(Status::EAGAIN)?;
+            Ok((seen, locations))
         };
-        let seen: Vec<StatusResult<(Arc<InodeRecord>, Vec<Lead>)>> = fids.iter().map(&mut look).collect();
+        let seen: Vec<StatusResult<(Arc<InodeRecord>, Vec<NameLocation>)>> =
+            fids.iter().map(&mut look).collect();
         let to_lock = || seen.iter().flatten();
         let all: Vec<Fid> = others.iter().copied().chain(to_lock().map(|(seen, _)| seen.attr.fid)).collect();
-        let leads = to_lock().flat_map(|(_, leads)| leads);
-        let places = leads.flat_map(|lead| lead.homes.iter().map(|home| (*home, &lead.name.name[..])));
+        let locations = to_lock().flat_map(|(_, locations)| locations);
+        let places = locations.flat_map(|lead| lead.homes.iter().map(|home| (*home, &lead.name.name[..])));
         let places: Vec<(Fid, &[u8])> = places.collect();
         // This leaves little to sync while all inodes are locked.
         self.leaves.records.sync_all()?;
         let gathered = self.core.coordinator.gather(&all, &places)?;
-        let as_seen = |(seen, leads): (Arc<InodeRecord>, Vec<Lead>)| {
+        let as_seen = |(seen, locations): (Arc<InodeRecord>, Vec<NameLocation>)| {
             let fid = seen.attr.fid;
             let record = gathered.inode(&fid)?;
-            let stored_at = |lead: Lead| {
+            let stored_at = |lead: NameLocation| {
                 let leads_here =
                     |home: &&Fid| gathered.name(home, &lead.name.name).is_some_and(|found| found.fid == fid);
                 let home = lead.homes.iter().find(leads_here).copied()?;
                 Some((lead.name, home))
             };
-            let names: Option<Vec<(Name, Fid)>> = leads.into_iter().map(stored_at).collect();
+            let names: Option<Vec<(Name, Fid)>> = locations.into_iter().map(stored_at).collect();
             let is_same = record.attr.version == seen.attr.version;
             names.filter(|_| is_same).map(|names| Leaving { record, names }).ok_or(Status::EAGAIN)
         };
@@ -212,7 +213,11 @@ impl Moves {
 
     /// Returns the names of an inode, the first name first, and the directories or shards where they may be
     /// stored.
-    fn leads_to(&self, record: &InodeRecord, lists: &mut ShardLists) -> StatusResult<Vec<Lead>> {
+    fn name_locations(
+        &self,
+        record: &InodeRecord,
+        lists: &mut ShardLists,
+    ) -> StatusResult<Vec<NameLocation>> {
         if record.parent.is_zero() || record.attr.flags.contains(AttrFlags::ORPHAN) {
             return Err(Status::ENOENT);
         }
@@ -230,7 +235,7 @@ impl Moves {
         }
         let lead = |name: Name| {
             let homes = self.core.coordinator.homes_of(&name.parent, &name.name, lists)?;
-            Ok(Lead { name, homes })
+            Ok(NameLocation { name, homes })
         };
         names.into_iter().map(lead).collect()
     }
@@ -270,6 +275,6 @@ fn hash_of(record: &InodeRecord) -> StatusResult<DirHash> {
     Ok(hash.unwrap_or(DirHash::Crush))
 }
 
-pub(super) fn relead(home: &Fid, name: Name, fid: Fid, kind: nacre_types::FileKind) -> Update {
-    Update::Relead { at: Name { parent: *home, name: name.name }, fid, kind }
+pub(super) fn retarget(home: &Fid, name: Name, fid: Fid, kind: nacre_types::FileKind) -> Update {
+    Update::Retarget { at: Name { parent: *home, name: name.name }, fid, kind }
 }

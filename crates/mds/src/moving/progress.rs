@@ -1,7 +1,7 @@
 //! State of moving names at an MDT: progress of shards, changes to process next, and the requests that wait
 //! for them.
 
-use super::turns::Turns;
+use super::throttle::CreateThrottle;
 use crate::shards::named_in;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
@@ -117,7 +117,7 @@ pub struct Moving {
     /// Names that a step moves.
     step_names: AtomicUsize,
     bell: Arc<Bell>,
-    turns: Turns,
+    turns: CreateThrottle,
 }
 
 impl Moving {
@@ -211,7 +211,7 @@ impl Moving {
 
     /// Called before a name is created in a directory or shard, with nothing locked: waits if names are
     /// created faster than they move out of it.
-    pub fn await_turn(&self, parent: &Fid) {
+    pub fn await_permit(&self, parent: &Fid) {
         self.turns.wait(parent);
     }
 

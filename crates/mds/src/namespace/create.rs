@@ -5,8 +5,8 @@ use crate::locks::Want;
 use crate::new_shards::check_new_shards;
 use crate::plan;
 use crate::plan::{Creation, Handed, check_access, may_set_layout};
+use crate::suspend::Caller;
 use crate::tables::{INODES, ORPHANS, OrphanKind};
-use crate::turn::Caller;
 use crate::tx::now;
 use nacre_layout::DirDefault;
 use nacre_layout::dir_layout::DirLayout;
@@ -258,7 +258,7 @@ impl NameSpace {
             let given = match is_to_be_decided {
                 false => self.core.layouts.layout_of(&record)?.map(Arc::new),
                 // The client that created it may hold back data for the head.
-                true => Some(Arc::new(self.core.layouts.layout_or_wished(&record)?)),
+                true => Some(Arc::new(self.core.layouts.layout_or_requested(&record)?)),
             };
             if let MdsReply::Created { layout, .. } = &mut reply {
                 *layout = given;
@@ -290,10 +290,10 @@ impl NameSpace {
         let shards = wanted.shards.iter().flat_map(|layout| &layout.shards);
         let fids: Vec<Fid> = std::iter::once(&wanted.fid).chain(shards).copied().collect();
         let names = [(*parent, name)];
-        let ground = self.core.performer.ground_on_several(caller, &names, &fids)?;
-        let home = ground.home(0)?;
+        let working_set = self.core.performer.lock_distributed(caller, &names, &fids)?;
+        let home = working_set.home(0)?;
         check_access(&home, caller.cred(), perm::WRITE | perm::EXEC)?;
-        if ground.lead(0).is_some() || fids.iter().any(|fid| ground.inode(fid).is_ok()) {
+        if working_set.entry(0).is_some() || fids.iter().any(|fid| working_set.inode(fid).is_ok()) {
             return Err(Status::EEXIST);
         }
         if self.leaves.space.is_full() {
@@ -302,7 +302,7 @@ impl NameSpace {
         let now = now();
         let new = plan::inode(caller.cred(), &home, wanted, &self.handed(&home, wanted.kind)?, now)?;
         let plan = plan::make(&home, name, new, wanted.shards.as_ref(), now);
-        self.core.performer.perform(caller, ground, plan, &[&home], now)
+        self.core.performer.perform(caller, working_set, plan, &[&home], now)
     }
 
     /// Returns the defaults that an inode of this kind inherits from a directory and that its record does not

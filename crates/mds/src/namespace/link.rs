@@ -3,8 +3,8 @@
 use super::NameSpace;
 use crate::plan;
 use crate::plan::Linking;
+use crate::suspend::Caller;
 use crate::tables::OrphanKind;
-use crate::turn::Caller;
 use crate::tx::now;
 use nacre_types::name::check_name;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult};
@@ -14,9 +14,10 @@ impl NameSpace {
     pub fn link(&self, caller: &Caller<'_>, fid: &Fid, parent: &Fid, name: &[u8]) -> StatusResult<MdsAnswer> {
         check_name(name)?;
         let names = [(*parent, name)];
-        let ground = self.core.performer.ground_apart(caller, &names, &[*fid])?;
-        let (record, home) = (ground.inode(fid)?, ground.home(0)?);
-        let linking = Linking { record: &record, home: &home, name, is_taken: ground.lead(0).is_some() };
+        let working_set = self.core.performer.lock_named(caller, &names, &[*fid])?;
+        let (record, home) = (working_set.inode(fid)?, working_set.home(0)?);
+        let linking =
+            Linking { record: &record, home: &home, name, is_taken: working_set.entry(0).is_some() };
         let now = now();
         let plan = plan::link(caller.cred(), &linking, now)?;
         if record.attr.flags.contains(AttrFlags::ORPHAN) {
@@ -29,6 +30,6 @@ impl NameSpace {
         if self.leaves.space.is_full() {
             return Err(Status::ENOSPC);
         }
-        self.core.performer.perform(caller, ground, plan, &[&record, &home], now)
+        self.core.performer.perform(caller, working_set, plan, &[&record, &home], now)
     }
 }

@@ -4,7 +4,7 @@ use super::NameSpace;
 use crate::perform::At;
 use crate::plan::{self, Cycles, Move};
 use crate::shards::named_in;
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use crate::tx::now;
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::NAME_MAX;
@@ -32,19 +32,19 @@ impl NameSpace {
         let names = [from, to];
         let mut still = None;
         loop {
-            let ground = self.core.performer.ground(caller, &names, &[])?;
-            let (from_home, to_home) = (ground.home(0)?, ground.home(1)?);
-            let mut leads = [ground.lead(0), ground.lead(1)].into_iter().flatten();
+            let working_set = self.core.performer.lock_and_read(caller, &names, &[])?;
+            let (from_home, to_home) = (working_set.home(0)?, working_set.home(1)?);
+            let mut leads = [working_set.entry(0), working_set.entry(1)].into_iter().flatten();
             // The tree above the two directories must not change during the check for a cycle.
             let changes_tree = named_in(&from_home) != named_in(&to_home)
                 && leads.any(|lead| lead.kind == FileKind::Directory);
             if changes_tree && still.is_none() {
-                drop(ground);
+                drop(working_set);
                 still = Some(self.core.tree.still()?);
                 continue;
             }
-            let (source, target) = (ground.led_to(0)?, ground.led_to(1)?);
-            let shards = ground.shards_of(target.as_deref())?;
+            let (source, target) = (working_set.target_of(0)?, working_set.target_of(1)?);
+            let shards = working_set.shards_of(target.as_deref())?;
             let m = Move {
                 from_home: &from_home,
                 from_name: from.1,
@@ -61,7 +61,7 @@ impl NameSpace {
             };
             let known = [Some(&from_home), Some(&to_home), source.as_ref(), target.as_ref()];
             let known: SmallVec<[_; 4]> = known.into_iter().flatten().collect();
-            return self.core.performer.perform(caller, ground, plan, &known, now);
+            return self.core.performer.perform(caller, working_set, plan, &known, now);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::NameSpace;
 use crate::plan::{self, Removal};
 use crate::shards::shards_of;
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use crate::tx::now;
 use nacre_types::limits::NAME_MAX;
 use nacre_types::{Fid, Status, StatusResult};
@@ -19,9 +19,9 @@ impl NameSpace {
     ) -> StatusResult<MdsAnswer> {
         check_removable(name, directory)?;
         let names = [(*parent, name)];
-        let ground = self.core.performer.ground(caller, &names, &[])?;
-        let (home, victim) = (ground.home(0)?, ground.led_to(0)?);
-        let shards = ground.shards_of(victim.as_deref())?;
+        let working_set = self.core.performer.lock_and_read(caller, &names, &[])?;
+        let (home, victim) = (working_set.home(0)?, working_set.target_of(0)?);
+        let shards = working_set.shards_of(victim.as_deref())?;
         let (victim, now) = (victim.as_ref(), now());
         let removal = Removal {
             home: &home,
@@ -31,7 +31,7 @@ impl NameSpace {
             as_directory: directory,
         };
         let plan = plan::remove(caller.cred(), &removal, now)?;
-        self.core.performer.perform(caller, ground, plan, &[&home, victim.unwrap_or(&home)], now)
+        self.core.performer.perform(caller, working_set, plan, &[&home, victim.unwrap_or(&home)], now)
     }
 
     /// Removes the first name of a file, in one step with its lookup.
@@ -57,12 +57,12 @@ impl NameSpace {
             };
             self.leaves.records.check_local(&home)?;
             let names = [(home, &seen.name[..])];
-            let ground = self.core.performer.ground_apart(caller, &names, &[*fid])?;
-            let victim = ground.inode(fid)?;
+            let working_set = self.core.performer.lock_named(caller, &names, &[*fid])?;
+            let victim = working_set.inode(fid)?;
             if (victim.parent, &victim.name) != (seen.parent, &seen.name) {
                 continue;
             }
-            let (dir, now) = (ground.home(0)?, now());
+            let (dir, now) = (working_set.home(0)?, now());
             let removal = Removal {
                 home: &dir,
                 name: &seen.name,
@@ -71,7 +71,7 @@ impl NameSpace {
                 as_directory: false,
             };
             let plan = plan::remove(caller.cred(), &removal, now)?;
-            return self.core.performer.perform(caller, ground, plan, &[&dir, &victim], now);
+            return self.core.performer.perform(caller, working_set, plan, &[&dir, &victim], now);
         }
     }
 }

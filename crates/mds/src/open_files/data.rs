@@ -5,7 +5,7 @@ use super::{OpenFiles, Word};
 use crate::layouts::stored::mark_written;
 use crate::layouts::{object_on_mdt, only_object, place};
 use crate::locks::Want;
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use crate::tx::Tx;
 use nacre_ondisk::InodeRecord;
 use nacre_store::object::{Edit, ObjectAttr, ObjectError};
@@ -31,7 +31,7 @@ impl OpenFiles {
             && self.leaves.opens.frozen_by(fid).is_none();
         // The first data of a file without a layout of its own places the file here.
         let is_placed = record.attr.flags.contains(AttrFlags::HAS_OBJECTS);
-        let mut layout = self.core.layouts.layout_or_wished(&record)?;
+        let mut layout = self.core.layouts.layout_or_requested(&record)?;
         layout.place_on_mdt(object_on_mdt(&record));
         if !is_alone || only_object(&layout) != Some(data.object) {
             return Err(Status::EAGAIN);

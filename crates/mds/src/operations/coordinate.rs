@@ -4,8 +4,8 @@ use super::participate::{Holders, Participant, inode_of};
 use super::state::wants_of;
 use crate::commit::Commits;
 use crate::leaves::Leaves;
-use crate::locks::{Kept, Reach, unless_interrupted};
-use crate::turn::Caller;
+use crate::locks::{LongLock, Reach, unless_interrupted};
+use crate::suspend::Caller;
 use crate::tx::now;
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_rpc::{Export, Moment};
@@ -27,7 +27,7 @@ pub(crate) struct Gathered<'a> {
     remote: BTreeSet<u16>,
     records: HashMap<Fid, Option<Arc<InodeRecord>>>,
     names: HashMap<(Fid, Vec<u8>), Option<DirentRecord>>,
-    _kept: Option<Kept>,
+    _kept: Option<LongLock>,
     is_decided: bool,
 }
 

@@ -157,10 +157,10 @@ impl Participant {
             state.clock = state.clock.max(operation.stamp);
             // Its locks stay until it is committed.
             let kept = state.prepared.remove(&id);
-            state.leaving.extend(kept.iter().map(|prepared| prepared.kept.turn()));
+            state.leaving.extend(kept.iter().map(|prepared| prepared.kept.ticket()));
             kept
         };
-        let turn = kept.as_ref().map(|prepared| prepared.kept.turn());
+        let turn = kept.as_ref().map(|prepared| prepared.kept.ticket());
         self.leaves.records.begin_names();
         let export = self.leaves.clients.export_of(&operation.client);
         // Locks of clients of the last run end with their reconnect. A wait for these clients would deadlock:
@@ -235,7 +235,7 @@ impl Participant {
     fn is_to_be_awaited(&self, turn: u64) -> StatusResult<bool> {
         let op = {
             let state = self.leaves.operations.state.lock();
-            let found = state.prepared.iter().find(|(_, prepared)| prepared.kept.turn() == turn);
+            let found = state.prepared.iter().find(|(_, prepared)| prepared.kept.ticket() == turn);
             match found {
                 Some((op, _)) => *op,
                 // A transaction that only waits for its turn is undecided: its coordinator waits for this
@@ -432,7 +432,7 @@ impl Participant {
 /// Returns the inode that an update changes, or whose names it changes; `None` if there is none.
 pub(super) fn inode_of(update: &Update) -> Option<&Fid> {
     Some(match update {
-        Update::PutName { at, .. } | Update::DeleteName { at } | Update::Relead { at, .. } => &at.parent,
+        Update::PutName { at, .. } | Update::DeleteName { at } | Update::Retarget { at, .. } => &at.parent,
         Update::Directory { fid, .. }
         | Update::NewInode { fid, .. }
         | Update::AddName { fid, .. }

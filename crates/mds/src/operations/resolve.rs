@@ -1,7 +1,7 @@
 //! Resolution of transactions in the background, after failures, and before transnos are reported committed;
 //! and discovery of other MDTs: at the start, when one joins, and when a request names an unknown one.
 
-use super::state::{Bug, Open, PATIENCE, Peers, ROOT_AGE, TICK};
+use super::state::{Bug, Open, Peers, ROOT_AGE, TICK, TIMEOUT};
 use super::{Coordinator, Participant};
 use crate::error::MdsError;
 use crate::layouts::Layouts;
@@ -207,7 +207,7 @@ impl Resolver {
     pub fn ask_for_outcomes(&self) {
         let late: Vec<OpId> = {
             let state = self.leaves.operations.state.lock();
-            let late = state.prepared.iter().filter(|(_, prepared)| prepared.since.elapsed() >= PATIENCE);
+            let late = state.prepared.iter().filter(|(_, prepared)| prepared.since.elapsed() >= TIMEOUT);
             late.map(|(op, _)| *op).collect()
         };
         for op in late {

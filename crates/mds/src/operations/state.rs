@@ -2,7 +2,7 @@
 //! participants.
 
 use crate::error::MdsError;
-use crate::locks::{Kept, LockTable, Want};
+use crate::locks::{LockTable, LongLock, Want};
 use crate::tables::{FINISHED, OPERATIONS, PREPARED, decode_op_key};
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex, RwLock};
@@ -26,13 +26,13 @@ const PREPARED_VERSION: u8 = 2;
 
 /// Time after which a coordinator that has not decided is asked. Estimate: far longer than an undisturbed
 /// transaction takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Interval at which the root's defaults for the whole file system are read.
 pub(super) const ROOT_AGE: Duration = Duration::from_millis(1000);
 
 /// How long clients wait after a restart for other MDTs to answer which transactions are to be redone.
-const GREETING_PATIENCE: Duration = Duration::from_secs(5);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of checks during a wait.
 pub(super) const TICK: Duration = Duration::from_millis(250);
 /// Approximate limit for transactions in one answer to a greeting, in bytes; one always fits.
@@ -48,7 +48,7 @@ pub type Newcomers = dyn Fn(u16) -> StatusResult<bool> + Send + Sync;
 /// A transaction that another MDT is about to decide.
 pub(super) struct Prepared {
     /// The entries that it locks here.
-    pub(super) kept: Kept,
+    pub(super) kept: LongLock,
     pub(super) since: Instant,
 }
 
@@ -468,7 +468,7 @@ impl Operations {
 
     /// Returns true if there may be transactions to redo for which other MDTs have not been asked.
     pub(super) fn may_lack_parts(&self) -> bool {
-        !self.has_all && self.began.elapsed() < GREETING_PATIENCE
+        !self.has_all && self.began.elapsed() < GREETING_TIMEOUT
     }
 
     /// Waits until every other MDT was asked which transactions are to be redone, for a limited time after
@@ -478,7 +478,7 @@ impl Operations {
         if !self.may_lack_parts() {
             return;
         }
-        let deadline = self.began + GREETING_PATIENCE;
+        let deadline = self.began + GREETING_TIMEOUT;
         let peers: Vec<u16> = self.peers.read().keys().copied().collect();
         let mut state = self.state.lock();
         while !peers.iter().all(|mdt| state.greeted.contains(mdt)) && Instant::now() < deadline {

@@ -1,7 +1,7 @@
 //! The lock of the tree, which MDT 0 holds: one directory at a time gets another parent, on all MDTs, so that
 //! the tree does not change during a check for cycles.
 
-use super::state::{Operations, PATIENCE};
+use super::state::{Operations, TIMEOUT};
 use crate::leaves::Leaves;
 use crate::locks::unless_interrupted;
 use crate::signal::StopSignal;
@@ -105,7 +105,7 @@ impl TreeLock {
         let mut holder = self.holder.lock();
         let mut asked = Instant::now();
         while let Some(other) = holder.filter(|other| *other != op) {
-            if asked.elapsed() >= PATIENCE {
+            if asked.elapsed() >= TIMEOUT {
                 drop(holder);
                 self.ask_holder(&other);
                 (holder, asked) = (self.holder.lock(), Instant::now());

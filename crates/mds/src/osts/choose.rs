@@ -10,7 +10,7 @@
 //! - Weighted: a draw with chances in proportion to weights, which are the free space minus a penalty that an
 //!   OST (and its server) gets when it is chosen and that decreases while others are.
 
-use super::turns::{Penalties, Rotation};
+use super::rotation::{Penalties, Rotation};
 use fastrand::Rng;
 use nacre_layout::PoolName;
 use std::collections::HashMap;

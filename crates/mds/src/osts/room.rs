@@ -9,7 +9,7 @@ use nacre_layout::{Component, PoolName, Space, StripeObject};
 use std::time::Duration;
 
 /// Longest wait for new figures of OSTs; after that the known ones are used.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns true for an OST that may store more of a file: one that is neither slow, nor unresponsive, nor
 /// closed for new objects.
@@ -25,7 +25,7 @@ impl OstSet {
         let look = |age: Duration| {
             let now = Instant::now();
             let since = now.checked_sub(age).unwrap_or(now);
-            nacre_env::blocking(|| all.iter().for_each(|ost| ost.wait_fresh(since, now + PATIENCE)));
+            nacre_env::blocking(|| all.iter().for_each(|ost| ost.wait_fresh(since, now + TIMEOUT)));
             all.iter().map(|ost| ost.candidate(Duration::MAX)).collect::<Vec<_>>()
         };
         fits(&look(age)).or_else(|| fits(&look(age.min(LOOKED_AGE))))

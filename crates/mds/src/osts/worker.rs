@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Maximum number of objects destroyed by one request.
 const DESTROY_MAX: usize = 4096;
 /// Longest time that a destroy waits for its transaction to become durable before it requests a sync.
-const COMMIT_PATIENCE: Duration = Duration::from_secs(1);
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest sleep without work, after which failures are retried.
 const NAP: Duration = Duration::from_secs(1);
 
@@ -100,8 +100,8 @@ fn next_work(ost: &Ost, store: &MetaStore) -> Work {
     }
     let Some(oldest) = state.pending.front() else { return Work::Nap(Duration::MAX) };
     let waited = now.duration_since(oldest.since);
-    if oldest.transno > store.last_committed() && waited < COMMIT_PATIENCE && !state.hurried {
-        return Work::Nap(COMMIT_PATIENCE - waited);
+    if oldest.transno > store.last_committed() && waited < COMMIT_TIMEOUT && !state.hurried {
+        return Work::Nap(COMMIT_TIMEOUT - waited);
     }
     let count = state.pending.len().min(DESTROY_MAX);
     state.destroying = count;

@@ -5,7 +5,7 @@ use crate::locks::{Locked, Want};
 use crate::operations::Gathered;
 use crate::plan::{Amendment, encoded};
 use crate::shards::shards_of;
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use crate::tx::Tx;
 use nacre_ondisk::InodeRecord;
 use nacre_types::{Fid, Status, StatusResult};

@@ -1,9 +1,9 @@
 //! Changes of layouts that lose no data.
 
 use super::{Amendment, check_access};
-use crate::layouts::stored::{is_foreign_directory, stored_wish};
+use crate::layouts::stored::{is_foreign_directory, stored_request};
 use nacre_layout::user::Foreign;
-use nacre_layout::{PoolName, Wish, user};
+use nacre_layout::{LayoutRequest, PoolName, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::perm::Verdict;
 use nacre_types::{AttrFlags, Cred, Fid, SizeSource, Status, StatusResult, Timestamp, perm};
@@ -38,7 +38,7 @@ pub(crate) fn may_set_layout(record: &InodeRecord, cred: &Cred) -> StatusResult<
 pub(crate) fn set_layout<'a>(
     cred: &Cred,
     laid: &Laid<'_>,
-    wish: &Wish,
+    requested: &LayoutRequest,
     pool: Option<PoolName>,
     now: Timestamp,
 ) -> StatusResult<Amendment<'a>> {
@@ -57,18 +57,18 @@ pub(crate) fn set_layout<'a>(
     let mut amendment = Amendment::begun(record, laid.shards, now);
     let changed = &mut amendment.record;
     changed.attr.flags -= AttrFlags::HAS_OBJECTS;
-    changed.attr.flags.set(AttrFlags::HAS_LAYOUT, !wish.is_empty());
-    if wish.is_empty() {
+    changed.attr.flags.set(AttrFlags::HAS_LAYOUT, !requested.is_empty());
+    if requested.is_empty() {
         changed.attr.size_source = SizeSource::Exact;
         changed.body.clear();
         return Ok(amendment);
     }
-    let wish = match record.attr.is_regular() {
+    let requested = match record.attr.is_regular() {
         // A new file's layout came from its directory, which also completes a partial specification.
-        true => wish.clone().or(&stored_wish(record)?.inherited()),
-        false => wish.clone().with_pool(pool),
+        true => requested.clone().or(&stored_request(record)?.inherited()),
+        false => requested.clone().with_pool(pool),
     };
-    changed.body = user::encode_wish(&record.attr.fid, &wish);
+    changed.body = user::encode_request(&record.attr.fid, &requested);
     Ok(amendment)
 }
 

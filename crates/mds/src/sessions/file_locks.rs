@@ -1,7 +1,7 @@
 //! File locks of clients' sessions.
 
 use super::Sessions;
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::mds::{FileLock, MdsAnswer, MdsReply, ProcessLock};
 

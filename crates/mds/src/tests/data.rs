@@ -4,7 +4,7 @@ use super::Fixture;
 use crate::tests::attr_of;
 use crate::tests::mdlocks::Cacher;
 use crate::tx::now;
-use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, Pattern, Wish};
+use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutRequest, LayoutSpec, Pattern};
 use nacre_rpc::ReplySlot;
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status};
 use nacre_types::{Timestamp, TransNo, Xid};
@@ -13,19 +13,22 @@ use nacre_wire::mds::{ClosingData, DataUpdate, MdsAnswer, MdsReply, MdsRequest, 
 const MIB: u64 = 1 << 20;
 
 /// Specification: a MiB on the MDT, the rest on an OST.
-fn wish() -> Wish {
+fn requested() -> LayoutRequest {
     let part = |start, end, spec| ComponentSpec {
         extent: Extent { start, end },
         flags: ComponentFlags::default(),
         spec,
     };
-    Wish::Composite(vec![part(0, MIB, LayoutSpec::ON_MDT), part(MIB, Extent::EOF, LayoutSpec::default())])
+    LayoutRequest::Composite(vec![
+        part(0, MIB, LayoutSpec::ON_MDT),
+        part(MIB, Extent::EOF, LayoutSpec::default()),
+    ])
 }
 
 /// Creates a directory whose files begin on the MDT.
 pub(super) fn directory(f: &Fixture) -> Fid {
     let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
-    f.run(&MdsRequest::SetLayout { fid: dir, wish: wish() }).expect("set");
+    f.run(&MdsRequest::SetLayout { fid: dir, requested: requested() }).expect("set");
     dir
 }
 
@@ -102,8 +105,10 @@ fn a_file_without_data_can_be_striped_anew_and_one_with_data_cannot() {
     let f = Fixture::with_osts(1);
     let dir = directory(&f);
     let (attr, _, _) = create(&f, dir, "f", OpenFlags::WRITE);
-    let plain = Wish::Plain(LayoutSpec { stripe_count: Some(1), ..LayoutSpec::default() });
-    let set = |wish: &Wish| f.run(&MdsRequest::SetLayout { fid: attr.fid, wish: wish.clone() });
+    let plain = LayoutRequest::Plain(LayoutSpec { stripe_count: Some(1), ..LayoutSpec::default() });
+    let set = |requested: &LayoutRequest| {
+        f.run(&MdsRequest::SetLayout { fid: attr.fid, requested: requested.clone() })
+    };
     attr_of(set(&plain).expect("set")).expect("attributes");
     let MdsReply::Layout(Some(layout)) = f.run(&MdsRequest::GetLayout { fid: attr.fid }).expect("there")
     else {
@@ -112,7 +117,7 @@ fn a_file_without_data_can_be_striped_anew_and_one_with_data_cannot() {
     assert_eq!(layout.components[0].pattern, Pattern::Raid0);
     let (full, _, _) = create(&f, dir, "full", OpenFlags::WRITE);
     f.mds.data_store().write(full.fid, 0, b"x").expect("written");
-    let refused = f.run(&MdsRequest::SetLayout { fid: full.fid, wish: plain });
+    let refused = f.run(&MdsRequest::SetLayout { fid: full.fid, requested: plain });
     assert_eq!(refused.err(), Some(Status::EALREADY));
     f.check();
 }

@@ -55,7 +55,7 @@ fn data_that_comes_with_a_close_is_in_the_store_of_its_own() {
 #[test]
 fn a_file_names_its_object_before_that_has_the_first_data() {
     let f = Fixture::with_data_apart();
-    f.run(&MdsRequest::SetLayout { fid: Fid::ROOT, wish: crate::first_layout() }).expect("set");
+    f.run(&MdsRequest::SetLayout { fid: Fid::ROOT, requested: crate::first_layout() }).expect("set");
     let (attr, handle, _) = create(&f, Fid::ROOT, "f", OpenFlags::WRITE);
     assert!(!f.stat(attr.fid).expect("there").flags.contains(AttrFlags::HAS_OBJECTS), "not decided");
     // The close fails at the point where the object would get the data.

@@ -153,7 +153,7 @@ fn objects_of_a_file_that_is_on_its_way_are_known() {
     let on_ost = *layout.objects().find(|object| !object.is_on_mdt()).expect("one");
     ask(&f, PeerRequest::Prepare { op: OP, fids: vec![fid], names: Vec::new() });
     let at = Name { parent: record.parent, name: record.name.clone() };
-    let goes = vec![Update::InodeOut { fid }, Update::Relead { at, fid: to, kind: FileKind::Regular }];
+    let goes = vec![Update::InodeOut { fid }, Update::Retarget { at, fid: to, kind: FileKind::Regular }];
     let comes = Update::InodeIn { fid: to, record: encoded(&moved), xattrs: Vec::new(), links: Vec::new() };
     let parts = vec![Part { mdt: 0, updates: goes }, Part { mdt: 1, updates: vec![comes] }];
     ask(&f, PeerRequest::Apply { operation: operation(parts) });

@@ -1,7 +1,7 @@
 //! Defaults that directories inherit from their parent.
 
 use super::*;
-use nacre_layout::{DirDefault, Inherit, InheritInTurn};
+use nacre_layout::{DirDefault, Inherit, InheritRoundRobin};
 use nacre_types::AttrFlags;
 use nacre_wire::mds::XattrFlags;
 
@@ -25,7 +25,7 @@ impl Fixture {
 }
 
 fn for_levels(levels: u8) -> DirDefault {
-    DirDefault { max_inherit: Inherit(levels), max_inherit_rr: InheritInTurn(2), ..DirDefault::default() }
+    DirDefault { max_inherit: Inherit(levels), max_inherit_rr: InheritRoundRobin(2), ..DirDefault::default() }
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn defaults_are_handed_down_level_by_level_and_come_to_an_end() {
     let mut dir = f.dir(Fid::ROOT, "d").expect("made").fid;
     f.set_default(&f.cred, dir, &for_levels(3).encode()).expect("set");
     for (levels, in_turn) in [(3, 2), (2, 1), (1, 0)] {
-        let max_inherit_rr = InheritInTurn(in_turn);
+        let max_inherit_rr = InheritRoundRobin(in_turn);
         assert_eq!(f.default_of(dir), Some(DirDefault { max_inherit_rr, ..for_levels(levels) }));
         assert!(f.has_default(dir));
         let file = f.file(dir, "f").expect("made").fid;

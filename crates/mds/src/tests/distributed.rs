@@ -11,8 +11,8 @@ mod single;
 mod step;
 
 use super::*;
-use crate::check::check_together;
-use crate::operations::state::{Bug, PATIENCE};
+use crate::check::check_all;
+use crate::operations::state::{Bug, TIMEOUT};
 use crate::records::{read_record, store_path};
 use crate::shards::shards_of;
 use crate::tables::MOVES;
@@ -111,7 +111,7 @@ impl MdsEndpoint for Way {
             if matches!(request, MdsRequest::Peer(PeerRequest::Prepare { .. } | PeerRequest::Moved { .. })) {
                 // In production its own thread finds this while this one waits for locks.
                 if mds.leaves.operations.has_prepared() {
-                    nacre_env::thread::sleep(PATIENCE);
+                    nacre_env::thread::sleep(TIMEOUT);
                 }
                 let one_in = self.net.one_in.swap(0, Ordering::Relaxed);
                 mds.resolver.ask_for_outcomes();
@@ -287,7 +287,7 @@ impl World {
         }
         self.meet();
         for _ in 0..3 {
-            nacre_env::thread::sleep(PATIENCE);
+            nacre_env::thread::sleep(TIMEOUT);
             for index in 0..self.count() {
                 let mds = self.net.get(index).expect("alive");
                 mds.resolver.resolve_once();
@@ -510,7 +510,7 @@ fn check_dirs_of(dirs: &[tempfile::TempDir]) {
         stores.push((store, index));
     }
     let stores: Vec<(&MetaStore, u16)> = stores.iter().map(|(store, index)| (store, *index)).collect();
-    let report = check_together(&stores, &mut |_| {}).expect("checks");
+    let report = check_all(&stores, &mut |_| {}).expect("checks");
     assert!(report.problems.is_empty(), "{:#?}", report.problems);
 }
 

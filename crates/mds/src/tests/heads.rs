@@ -4,14 +4,14 @@ use super::Fixture;
 use super::data::{closing, content, create, wrote};
 use crate::first_layout;
 use crate::tests::attr_of;
-use nacre_layout::{Extent, Layout, LayoutSpec, Pattern, Wish};
+use nacre_layout::{Extent, Layout, LayoutRequest, LayoutSpec, Pattern};
 use nacre_types::{Attr, AttrFlags, Fid, SizeSource, Status, TransNo};
 use nacre_wire::mds::{DataUpdate, HEAD_DATA_MAX, MdsReply, MdsRequest, OpenFlags};
 
 /// A file system with the default layout of a new one.
 fn fixture() -> Fixture {
     let f = Fixture::with_osts(4);
-    f.run(&MdsRequest::SetLayout { fid: Fid::ROOT, wish: first_layout() }).expect("set");
+    f.run(&MdsRequest::SetLayout { fid: Fid::ROOT, requested: first_layout() }).expect("set");
     f
 }
 
@@ -103,14 +103,14 @@ fn the_default_of_the_root_counts_when_it_is_needed_and_that_of_a_directory_when
     let f = fixture();
     let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
     let own = f.dir(Fid::ROOT, "own").expect("made").fid;
-    f.run(&MdsRequest::SetLayout { fid: own, wish: first_layout() }).expect("set");
+    f.run(&MdsRequest::SetLayout { fid: own, requested: first_layout() }).expect("set");
     // A requested head is used, whatever is written.
     let (asked, ..) = create(&f, own, "f", OpenFlags::WRITE);
     assert_eq!(shape(&intent(&f, &asked, 100 * KIB)), [(64 * KIB, 1), (GIB, 1), (Extent::EOF, 0)]);
     let (silent, ..) = create(&f, dir, "f", OpenFlags::WRITE);
     assert_eq!(shape(&intent(&f, &silent, 100 * KIB)), [(GIB, 1), (Extent::EOF, 0)]);
-    let wide = Wish::Plain(LayoutSpec { stripe_count: Some(2), ..LayoutSpec::default() });
-    f.run(&MdsRequest::SetLayout { fid: Fid::ROOT, wish: wide }).expect("set");
+    let wide = LayoutRequest::Plain(LayoutSpec { stripe_count: Some(2), ..LayoutSpec::default() });
+    f.run(&MdsRequest::SetLayout { fid: Fid::ROOT, requested: wide }).expect("set");
     let (plain, ..) = create(&f, dir, "plain", OpenFlags::WRITE);
     assert_eq!(
         shape(&intent(&f, &plain, 1)),

@@ -1,6 +1,8 @@
 use super::*;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
-use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, Wish, user as user_md};
+use nacre_layout::{
+    ComponentFlags, ComponentSpec, Extent, Layout, LayoutRequest, LayoutSpec, user as user_md,
+};
 use nacre_types::{AttrFlags, SizeSource};
 
 impl Fixture {
@@ -16,11 +18,11 @@ impl Fixture {
     }
 
     fn stripe(&self, fid: Fid, spec: LayoutSpec) -> StatusResult<Attr> {
-        self.wish(fid, Wish::Plain(spec))
+        self.requested(fid, LayoutRequest::Plain(spec))
     }
 
-    fn wish(&self, fid: Fid, wish: Wish) -> StatusResult<Attr> {
-        self.attr(&MdsRequest::SetLayout { fid, wish })
+    fn requested(&self, fid: Fid, requested: LayoutRequest) -> StatusResult<Attr> {
+        self.attr(&MdsRequest::SetLayout { fid, requested })
     }
 
     fn layout(&self, fid: Fid) -> Layout {
@@ -72,7 +74,7 @@ fn files_follow_their_own_wish_then_their_directorys_then_the_roots() {
     let sub = f.dir(dir, "sub").expect("made").fid;
     let spec = f.run(&MdsRequest::GetDefaultLayout { fid: sub });
     let two = LayoutSpec { stripe_count: Some(2), ..LayoutSpec::default() };
-    assert_eq!(spec, Ok(MdsReply::DefaultLayout(Some(Wish::Plain(two)))));
+    assert_eq!(spec, Ok(MdsReply::DefaultLayout(Some(LayoutRequest::Plain(two)))));
     let own = f.file(sub, "own").expect("made").fid;
     let all =
         LayoutSpec { stripe_count: Some(STRIPE_COUNT_ALL), first_ost: Some(2), ..LayoutSpec::default() };
@@ -115,7 +117,7 @@ fn wishes_that_cannot_be_met_are_refused() {
     assert!(bad(LayoutSpec { stripe_size: Some(1000), ..LayoutSpec::default() }));
     assert!(bad(LayoutSpec { stripe_count: Some(3000), ..LayoutSpec::default() }));
     let stranger = user(5, 5, &[]);
-    let set = MdsRequest::SetLayout { fid, wish: Wish::default() };
+    let set = MdsRequest::SetLayout { fid, requested: LayoutRequest::default() };
     assert_eq!(f.run_as(&stranger, &set), Err(Status::EACCES));
     let symlink = f.symlink(Fid::ROOT, "l", "f").expect("made").fid;
     assert_eq!(f.stripe(symlink, LayoutSpec::default()), Err(Status::EINVAL));
@@ -346,7 +348,7 @@ fn a_file_with_a_foreign_layout_never_gets_objects() {
         Ok(MdsReply::Bytes(value.clone())),
         "byte for byte"
     );
-    assert_eq!(f.wish(fid, Wish::default()).err(), Some(Status::EALREADY), "it stays");
+    assert_eq!(f.requested(fid, LayoutRequest::default()).err(), Some(Status::EALREADY), "it stays");
     set(fid, &value).expect("ignored");
     let size = |size| {
         let set = nacre_types::SetAttr { valid: nacre_types::SetAttrValid::SIZE, size, ..Default::default() };
@@ -368,7 +370,7 @@ fn a_file_with_a_foreign_layout_never_gets_objects() {
 const MIB: u64 = 1 << 20;
 
 /// Builds components with these ends and stripe counts.
-fn composite(parts: &[(u64, u16)]) -> Wish {
+fn composite(parts: &[(u64, u16)]) -> LayoutRequest {
     let mut start = 0;
     let component = |&(end, count): &(u64, u16)| {
         let extent = Extent { start, end };
@@ -376,10 +378,10 @@ fn composite(parts: &[(u64, u16)]) -> Wish {
         let spec = LayoutSpec { stripe_count: Some(count), ..LayoutSpec::default() };
         ComponentSpec { extent, flags: ComponentFlags::default(), spec }
     };
-    Wish::Composite(parts.iter().map(component).collect())
+    LayoutRequest::Composite(parts.iter().map(component).collect())
 }
 
-fn pfl() -> Wish {
+fn pfl() -> LayoutRequest {
     composite(&[(MIB, 1), (4 * MIB, 2), (Extent::EOF, STRIPE_COUNT_ALL)])
 }
 
@@ -391,7 +393,7 @@ fn counts(layout: &Layout) -> Vec<usize> {
 fn components_get_objects_when_somebody_first_writes_at_or_behind_them() {
     let f = Fixture::with_osts(4);
     let fid = f.file(Fid::ROOT, "f").expect("made").fid;
-    let attr = f.wish(fid, pfl()).expect("set");
+    let attr = f.requested(fid, pfl()).expect("set");
     assert!(attr.flags.contains(AttrFlags::HAS_OBJECTS), "the first component has objects at once");
     assert_eq!((attr.size, attr.size_source), (0, SizeSource::Exact));
     let begun = f.layout(fid);
@@ -406,7 +408,7 @@ fn components_get_objects_when_somebody_first_writes_at_or_behind_them() {
     assert_eq!(used.len(), 3, "components use other OSTs than their neighbours");
     // Far behind: all components before it get objects as well.
     let other = f.file(Fid::ROOT, "g").expect("made").fid;
-    f.wish(other, pfl()).expect("set");
+    f.requested(other, pfl()).expect("set");
     let all = f.intent_for(other, 100 * MIB, 100 * MIB + 1).expect("objects");
     assert_eq!((counts(&all), all.generation), (vec![1, 2, 4], 5));
     let mut objects: Vec<Fid> = all.objects().chain(second.objects()).map(|o| o.object).collect();
@@ -428,7 +430,7 @@ fn components_get_objects_when_somebody_first_writes_at_or_behind_them() {
 fn composite_defaults_are_inherited_from_directory_parent_and_root() {
     let f = Fixture::with_osts(4);
     let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
-    f.wish(dir, pfl()).expect("set");
+    f.requested(dir, pfl()).expect("set");
     let sub = f.dir(dir, "sub").expect("made").fid;
     assert_eq!(f.run(&MdsRequest::GetDefaultLayout { fid: sub }), Ok(MdsReply::DefaultLayout(Some(pfl()))));
     let file = f.file(sub, "f").expect("made").fid;
@@ -437,7 +439,7 @@ fn composite_defaults_are_inherited_from_directory_parent_and_root() {
     assert_eq!(counts(&f.intent(file).expect("objects")), [1, 0, 0]);
     // The root's default is looked up on use.
     let plain = f.file(Fid::ROOT, "before").expect("made").fid;
-    f.wish(Fid::ROOT, composite(&[(2 * MIB, 1), (Extent::EOF, 3)])).expect("set");
+    f.requested(Fid::ROOT, composite(&[(2 * MIB, 1), (Extent::EOF, 3)])).expect("set");
     assert_eq!(counts(&f.intent_for(plain, 0, 3 * MIB).expect("objects")), [1, 3]);
     // A file with a specification of its own is not split; its directory completes the open fields.
     let own = f.file(dir, "own").expect("made").fid;
@@ -448,7 +450,7 @@ fn composite_defaults_are_inherited_from_directory_parent_and_root() {
     let own = f.file(wide, "own").expect("made").fid;
     f.stripe(own, LayoutSpec { stripe_size: Some(65536), ..LayoutSpec::default() }).expect("set");
     assert_eq!(counts(&f.layout(own)), [3]);
-    f.wish(dir, Wish::default()).expect("removed");
+    f.requested(dir, LayoutRequest::default()).expect("removed");
     assert_eq!(f.run(&MdsRequest::GetDefaultLayout { fid: dir }), Ok(MdsReply::DefaultLayout(None)));
     f.check();
 }
@@ -457,7 +459,7 @@ fn composite_defaults_are_inherited_from_directory_parent_and_root() {
 fn a_file_ends_where_its_last_component_ends() {
     let f = Fixture::with_osts(2);
     let fid = f.file(Fid::ROOT, "f").expect("made").fid;
-    f.wish(fid, composite(&[(MIB, 1), (2 * MIB, 1)])).expect("set");
+    f.requested(fid, composite(&[(MIB, 1), (2 * MIB, 1)])).expect("set");
     assert_eq!(f.intent_for(fid, 2 * MIB, 2 * MIB + 1), Err(Status::ENODATA));
     assert_eq!(counts(&f.intent_for(fid, MIB, 9 * MIB).expect("the part inside")), [1, 1]);
     let set = |size| {
@@ -473,9 +475,9 @@ fn composite_wishes_that_cannot_be_met_are_refused() {
     let f = Fixture::with_osts(2);
     let fid = f.file(Fid::ROOT, "f").expect("made").fid;
     let with = |change: fn(&mut Vec<ComponentSpec>)| {
-        let Wish::Composite(mut parts) = pfl() else { panic!("composite") };
+        let LayoutRequest::Composite(mut parts) = pfl() else { panic!("composite") };
         change(&mut parts);
-        f.wish(fid, Wish::Composite(parts)).err()
+        f.requested(fid, LayoutRequest::Composite(parts)).err()
     };
     assert_eq!(with(|parts| parts.clear()), Some(Status::EINVAL));
     assert_eq!(with(|parts| parts[0].extent.start = MIB / 2), Some(Status::EINVAL));
@@ -483,7 +485,7 @@ fn composite_wishes_that_cannot_be_met_are_refused() {
     assert_eq!(with(|parts| parts[1].spec.first_ost = Some(7)), Some(Status::EINVAL));
     assert_eq!(with(|parts| parts[2].spec.stripe_size = Some(1000)), Some(Status::EINVAL));
     assert_eq!(counts(&f.intent(fid).expect("still plain")), [1]);
-    assert_eq!(f.wish(fid, pfl()).err(), Some(Status::EALREADY));
+    assert_eq!(f.requested(fid, pfl()).err(), Some(Status::EALREADY));
 }
 
 #[test]
@@ -491,11 +493,11 @@ fn many_components_on_few_osts_get_their_objects_at_once() {
     let f = Fixture::with_osts(1);
     let fid = f.file(Fid::ROOT, "f").expect("made").fid;
     let parts: Vec<(u64, u16)> = (1..=500).map(|i| (i * MIB, 1)).collect();
-    f.wish(fid, composite(&parts)).expect("set");
+    f.requested(fid, composite(&parts)).expect("set");
     let layout = f.intent_for(fid, 0, 500 * MIB).expect("objects");
     assert!(layout.objects().count() == 500 && layout.components.iter().all(|c| c.is_instantiated()));
     assert_eq!(
-        f.wish(Fid::ROOT, composite(&(1..=700).map(|i| (i * MIB, 1)).collect::<Vec<_>>())).err(),
+        f.requested(Fid::ROOT, composite(&(1..=700).map(|i| (i * MIB, 1)).collect::<Vec<_>>())).err(),
         Some(Status::EINVAL)
     );
     f.check();
@@ -513,8 +515,8 @@ fn lustres_attribute_shows_and_sets_components() {
         f.attr(&MdsRequest::SetXattr { fid, name: b"lustre.lov", value, flags })
     };
     let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
-    set(dir, &user_md::encode_wish(&Fid::ZERO, &pfl())).expect("set");
-    assert_eq!(user_md::decode_wish(&get(dir)), Ok(pfl()));
+    set(dir, &user_md::encode_request(&Fid::ZERO, &pfl())).expect("set");
+    assert_eq!(user_md::decode_request(&get(dir)), Ok(pfl()));
     let file = f.file(dir, "f").expect("made").fid;
     let shown = user_md::decode_layout(&get(file)).expect("a layout");
     assert_eq!(shown.components.iter().map(|c| c.id).collect::<Vec<_>>(), [1, 2, 3]);
@@ -538,11 +540,11 @@ fn components_are_added_at_the_end_and_taken_away_while_they_have_no_objects() {
         let flags = nacre_wire::mds::XattrFlags::empty();
         f.attr(&MdsRequest::SetXattr { fid, name, value, flags }).map(|_| ())
     };
-    let Wish::Composite(parts) = pfl() else { panic!("composite") };
+    let LayoutRequest::Composite(parts) = pfl() else { panic!("composite") };
     let add = |fid, parts: &[ComponentSpec]| edit(fid, b"lustre.lov.add", &user_md::encode_added(parts));
     let delete = |selector| edit(fid, b"lustre.lov.del", &user_md::encode_selector(selector));
     assert_eq!(add(fid, &parts[1..]), Err(Status::EINVAL), "the file is plain");
-    f.wish(fid, composite(&[(MIB, 1)])).expect("set");
+    f.requested(fid, composite(&[(MIB, 1)])).expect("set");
     assert_eq!(f.intent_for(fid, MIB, MIB + 1), Err(Status::ENODATA));
     assert_eq!(add(fid, &parts[2..]), Err(Status::EINVAL), "a gap");
     assert_eq!(add(fid, &parts[..1]), Err(Status::EINVAL), "an overlap");
@@ -565,7 +567,7 @@ fn components_are_added_at_the_end_and_taken_away_while_they_have_no_objects() {
     assert_eq!(counts(&f.layout(fid)), [1, 2]);
     // A file that was never written.
     let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
-    f.wish(dir, composite(&[(MIB, 1)])).expect("set");
+    f.requested(dir, composite(&[(MIB, 1)])).expect("set");
     assert_eq!(add(dir, &parts[1..]), Err(Status::EINVAL), "not for directories");
     let empty = f.file(dir, "empty").expect("made").fid;
     add(empty, &parts[1..]).expect("added");

@@ -1,11 +1,11 @@
 use super::*;
-use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, Wish};
+use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutRequest, LayoutSpec};
 
 const MIB: u64 = 1 << 20;
 const STEP: u64 = 64 * MIB;
 
 /// Builds components that grow by 64 MiB, with these ends.
-fn growing(ends: &[u64]) -> Wish {
+fn growing(ends: &[u64]) -> LayoutRequest {
     let mut start = 0;
     let parts = ends.iter().flat_map(|&end| {
         let own = Extent { start, end: start };
@@ -17,7 +17,7 @@ fn growing(ends: &[u64]) -> Wish {
             ComponentSpec { extent: room, flags: ComponentFlags::EXTENSION, spec: step },
         ]
     });
-    Wish::Composite(parts.collect())
+    LayoutRequest::Composite(parts.collect())
 }
 
 /// Returns the start and end in MiB and the OST of each component; 0 MiB for the end of the file, 9 for no
@@ -47,7 +47,7 @@ impl Fixture {
 fn components_grow_where_there_is_room_and_go_on_elsewhere_where_not() {
     let f = Fixture::with_osts(2);
     let fid = f.file(Fid::ROOT, "f").expect("made").fid;
-    f.attr(&MdsRequest::SetLayout { fid, wish: growing(&[Extent::EOF]) }).expect("set");
+    f.attr(&MdsRequest::SetLayout { fid, requested: growing(&[Extent::EOF]) }).expect("set");
     let first = f.grown(fid, 1);
     let own = first[0].2;
     let other = 1 - own;
@@ -68,7 +68,7 @@ fn a_component_without_room_gives_way_to_the_next_one() {
     let f = Fixture::with_osts(1);
     let file = |name: &str| {
         let fid = f.file(Fid::ROOT, name).expect("made").fid;
-        f.attr(&MdsRequest::SetLayout { fid, wish: growing(&[16 * STEP, Extent::EOF]) }).expect("set");
+        f.attr(&MdsRequest::SetLayout { fid, requested: growing(&[16 * STEP, Extent::EOF]) }).expect("set");
         fid
     };
     let fid = file("f");

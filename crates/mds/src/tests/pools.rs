@@ -1,7 +1,9 @@
 //! Files in pools of OSTs.
 
 use super::*;
-use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, Pattern, PoolName, Wish};
+use nacre_layout::{
+    ComponentFlags, ComponentSpec, Extent, Layout, LayoutRequest, LayoutSpec, Pattern, PoolName,
+};
 use nacre_wire::mgs::PoolConfig;
 
 fn name(text: &str) -> PoolName {
@@ -17,8 +19,8 @@ fn in_pool(text: &str) -> LayoutSpec {
 }
 
 impl Fixture {
-    fn wish_for(&self, fid: Fid, wish: Wish) -> StatusResult<Attr> {
-        self.attr(&MdsRequest::SetLayout { fid, wish })
+    fn request_for(&self, fid: Fid, requested: LayoutRequest) -> StatusResult<Attr> {
+        self.attr(&MdsRequest::SetLayout { fid, requested })
     }
 
     /// Returns the layout of a new file after a write of its first byte.
@@ -44,7 +46,8 @@ fn files_are_placed_in_their_pool_and_fall_back_when_it_is_gone_or_empty() {
     let f = Fixture::with_osts(4);
     f.mds.osts.set_pools(&[pool("empty", &[]), pool("flash", &[1, 3])]);
     let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
-    f.wish_for(dir, Wish::Plain(LayoutSpec { stripe_count: Some(9), ..in_pool("flash") })).expect("set");
+    f.request_for(dir, LayoutRequest::Plain(LayoutSpec { stripe_count: Some(9), ..in_pool("flash") }))
+        .expect("set");
     for number in 0..5 {
         let layout = f.placed(dir, &format!("f{number}"));
         let mut used = osts(&layout);
@@ -63,9 +66,9 @@ fn a_first_ost_has_to_be_in_the_pool_and_a_full_pool_is_not_left() {
     let f = Fixture::with_osts(3);
     f.mds.osts.set_pools(&[pool("flash", &[1, 2])]);
     let fid = f.file(Fid::ROOT, "f").expect("made").fid;
-    let first = |index| Wish::Plain(LayoutSpec { first_ost: Some(index), ..in_pool("flash") });
-    assert_eq!(f.wish_for(fid, first(0)).err(), Some(Status::EINVAL));
-    f.wish_for(fid, first(2)).expect("in the pool");
+    let first = |index| LayoutRequest::Plain(LayoutSpec { first_ost: Some(index), ..in_pool("flash") });
+    assert_eq!(f.request_for(fid, first(0)).err(), Some(Status::EINVAL));
+    f.request_for(fid, first(2)).expect("in the pool");
     for ost in &f.osts[1..] {
         ost.statfs.lock().blocks_available = 0;
     }
@@ -74,7 +77,7 @@ fn a_first_ost_has_to_be_in_the_pool_and_a_full_pool_is_not_left() {
     eventually("the MDT knows of it", || {
         let fid = f.fid();
         let made = f.file(Fid::ROOT, &fid.to_string()).expect("made").fid;
-        f.wish_for(made, Wish::Plain(in_pool("flash"))).err() == Some(Status::ENOSPC)
+        f.request_for(made, LayoutRequest::Plain(in_pool("flash"))).err() == Some(Status::ENOSPC)
     });
     assert_eq!(osts(&f.placed(Fid::ROOT, "elsewhere")), [0]);
 }
@@ -84,22 +87,22 @@ fn directories_take_the_pool_of_the_one_above_unless_they_ignore_it() {
     let f = Fixture::with_osts(3);
     f.mds.osts.set_pools(&[pool("flash", &[1]), pool("disk", &[2])]);
     let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
-    f.wish_for(dir, Wish::Plain(in_pool("flash"))).expect("set");
+    f.request_for(dir, LayoutRequest::Plain(in_pool("flash"))).expect("set");
     let sub = f.dir(dir, "sub").expect("made").fid;
     let part = |start, end, spec| ComponentSpec {
         extent: Extent { start, end },
         flags: ComponentFlags::default(),
         spec,
     };
-    let wish = Wish::Composite(vec![
+    let requested = LayoutRequest::Composite(vec![
         part(0, 1 << 20, LayoutSpec::default()),
         part(1 << 20, Extent::EOF, in_pool("disk")),
     ]);
-    f.wish_for(sub, wish).expect("set");
+    f.request_for(sub, requested).expect("set");
     let fid = f.file(sub, "f").expect("made").fid;
     assert_eq!(osts(&f.write_at(fid, 2 << 20)), [1, 2]);
     let free = f.dir(dir, "free").expect("made").fid;
-    f.wish_for(free, Wish::Plain(in_pool("ignore"))).expect("set");
+    f.request_for(free, LayoutRequest::Plain(in_pool("ignore"))).expect("set");
     let mut found = std::collections::BTreeSet::new();
     // OSTs without available ids are skipped.
     eventually("all OSTs are used", || {
@@ -115,11 +118,12 @@ fn listed_osts_are_used_in_their_order_for_files_components_and_directories() {
     let f = Fixture::with_osts(4);
     let listed = |osts: &[u16]| LayoutSpec { osts: osts.to_vec(), ..LayoutSpec::default() };
     let file = f.file(Fid::ROOT, "f").expect("made").fid;
-    f.wish_for(file, Wish::Plain(listed(&[3, 0, 2]))).expect("set");
+    f.request_for(file, LayoutRequest::Plain(listed(&[3, 0, 2]))).expect("set");
     let layout = f.write_at(file, 0);
     assert_eq!((osts(&layout), layout.components[0].pattern), (vec![3, 0, 2], Pattern::Raid0));
     let file = f.file(Fid::ROOT, "turned").expect("made").fid;
-    f.wish_for(file, Wish::Plain(LayoutSpec { first_ost: Some(0), ..listed(&[3, 0, 2]) })).expect("set");
+    f.request_for(file, LayoutRequest::Plain(LayoutSpec { first_ost: Some(0), ..listed(&[3, 0, 2]) }))
+        .expect("set");
     assert_eq!(osts(&f.write_at(file, 0)), [0, 2, 3], "the list begins where it is told to");
     let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
     let part = |start, end, spec| ComponentSpec {
@@ -129,14 +133,14 @@ fn listed_osts_are_used_in_their_order_for_files_components_and_directories() {
     };
     let over = LayoutSpec { pattern: Pattern::Overstriped, ..listed(&[2, 1, 2]) };
     let parts = vec![part(0, 1 << 20, listed(&[1])), part(1 << 20, Extent::EOF, over)];
-    f.wish_for(dir, Wish::Composite(parts)).expect("set");
+    f.request_for(dir, LayoutRequest::Composite(parts)).expect("set");
     let fid = f.file(dir, "f").expect("made").fid;
     assert_eq!(osts(&f.write_at(fid, 0)), [1]);
     let f = f.restart();
     let layout = f.write_at(fid, 5 << 20);
     assert_eq!((osts(&layout), layout.components[1].pattern), (vec![1, 2, 1, 2], Pattern::Overstriped));
     let other = f.file(Fid::ROOT, "g").expect("made").fid;
-    let refused = |spec: LayoutSpec| f.wish_for(other, Wish::Plain(spec)).err();
+    let refused = |spec: LayoutSpec| f.request_for(other, LayoutRequest::Plain(spec)).err();
     assert_eq!(refused(listed(&[0, 7])), Some(Status::EINVAL), "no such OST");
     assert_eq!(refused(listed(&[0, 0])), Some(Status::EINVAL), "twice without overstriping");
     assert_eq!(refused(LayoutSpec { first_ost: Some(3), ..listed(&[0, 1]) }), Some(Status::EINVAL));
@@ -153,7 +157,7 @@ fn overstriped_files_have_as_many_stripes_as_they_ask_for() {
         let fid = f.file(Fid::ROOT, name).expect("made").fid;
         let spec =
             LayoutSpec { stripe_count: Some(count), pattern: Pattern::Overstriped, ..LayoutSpec::default() };
-        f.wish_for(fid, Wish::Plain(spec)).expect("set");
+        f.request_for(fid, LayoutRequest::Plain(spec)).expect("set");
         let layout = f.write_at(fid, 0);
         let each = [0, 1, 2].map(|ost| osts(&layout).iter().filter(|index| **index == ost).count());
         (each, layout.components[0].pattern)

@@ -1,7 +1,7 @@
 //! Projects of inodes, their inheritance, and pages for programs that read every entry.
 
 use super::*;
-use nacre_layout::{LayoutSpec, Wish};
+use nacre_layout::{LayoutRequest, LayoutSpec};
 use nacre_types::{AttrFlags, SetAttr, SetAttrValid};
 use nacre_wire::mds::{ListedLayout, RenameFlags};
 
@@ -78,8 +78,9 @@ fn a_scan_has_attributes_and_layouts_of_every_entry() {
     for i in 0..50 {
         let file = f.file(dir, &format!("f{i}")).expect("made");
         if i % 2 == 0 {
-            let wish = Wish::Plain(LayoutSpec { stripe_count: Some(1), ..LayoutSpec::default() });
-            f.attr(&MdsRequest::SetLayout { fid: file.fid, wish }).expect("set");
+            let requested =
+                LayoutRequest::Plain(LayoutSpec { stripe_count: Some(1), ..LayoutSpec::default() });
+            f.attr(&MdsRequest::SetLayout { fid: file.fid, requested }).expect("set");
         }
         expected.push((format!("f{i}"), f.stat(file.fid).expect("there"), i % 2 == 0));
     }
@@ -96,9 +97,9 @@ fn a_scan_has_attributes_and_layouts_of_every_entry() {
                     ListedLayout::TooLong => max_bytes == 180,
                     ListedLayout::None => false,
                 };
-                let wished = expected.iter().any(|(other, _, wished)| *other == name && *wished);
-                assert_eq!(listed, layouts && wished, "{name}");
-                found.push((name, entry.attr.expect("of this MDT"), wished));
+                let requested = expected.iter().any(|(other, _, requested)| *other == name && *requested);
+                assert_eq!(listed, layouts && requested, "{name}");
+                found.push((name, entry.attr.expect("of this MDT"), requested));
                 cookie = entry.cookie;
             }
             if page.end {

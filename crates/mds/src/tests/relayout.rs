@@ -3,7 +3,7 @@
 use super::mdlocks::Cacher;
 use super::*;
 use nacre_layout::user::{Selector, encode_selector};
-use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, Wish};
+use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutRequest, LayoutSpec};
 use nacre_lock::InodeBits;
 use nacre_types::{SetAttr, SetAttrValid};
 use nacre_wire::mds::{LeaseKind, XattrFlags};
@@ -33,8 +33,8 @@ fn composite(f: &Fixture, name: &str) -> Fid {
         flags: ComponentFlags::default(),
         spec: LayoutSpec { stripe_count: Some(1), ..LayoutSpec::default() },
     };
-    let wish = Wish::Composite(vec![part(0, 1 << 20), part(1 << 20, Extent::EOF)]);
-    f.attr(&MdsRequest::SetLayout { fid, wish }).expect("set");
+    let requested = LayoutRequest::Composite(vec![part(0, 1 << 20), part(1 << 20, Extent::EOF)]);
+    f.attr(&MdsRequest::SetLayout { fid, requested }).expect("set");
     fid
 }
 
@@ -198,13 +198,13 @@ fn a_component_that_goes_takes_its_objects_along() {
 }
 
 /// Specification: the first MiB on the MDT, the rest on an OST.
-fn wish_on_mdt() -> Wish {
+fn request_on_mdt() -> LayoutRequest {
     let part = |start, end, spec| ComponentSpec {
         extent: Extent { start, end },
         flags: ComponentFlags::default(),
         spec,
     };
-    Wish::Composite(vec![
+    LayoutRequest::Composite(vec![
         part(0, 1 << 20, LayoutSpec::ON_MDT),
         part(1 << 20, Extent::EOF, LayoutSpec::default()),
     ])
@@ -212,7 +212,7 @@ fn wish_on_mdt() -> Wish {
 
 fn on_mdt(f: &Fixture, name: &str) -> Fid {
     let fid = f.file(Fid::ROOT, name).expect("made").fid;
-    f.attr(&MdsRequest::SetLayout { fid, wish: wish_on_mdt() }).expect("set");
+    f.attr(&MdsRequest::SetLayout { fid, requested: request_on_mdt() }).expect("set");
     f.run(&MdsRequest::LayoutIntent { fid, start: 0, end: 1 }).expect("a place");
     fid
 }
@@ -252,7 +252,7 @@ fn a_file_that_gave_its_object_away_gets_another_one() {
         f.run(&swap(file, other)).expect("swapped");
         assert_eq!(objects(&f, other), given[round..]);
         // The specification left with the object.
-        f.attr(&MdsRequest::SetLayout { fid: file, wish: wish_on_mdt() }).expect("set");
+        f.attr(&MdsRequest::SetLayout { fid: file, requested: request_on_mdt() }).expect("set");
         f.run(&MdsRequest::LayoutIntent { fid: file, start: 0, end: 1 }).expect("a place");
         assert!(!given.contains(&objects(&f, file)[0]));
     }
@@ -275,12 +275,13 @@ fn a_component_behind_the_mdt_goes_and_what_is_on_the_mdt_stays() {
 #[test]
 fn files_on_an_ost_are_found_page_by_page() {
     let f = Fixture::with_osts(2);
-    let on = |first_ost| Wish::Plain(LayoutSpec { first_ost: Some(first_ost), ..LayoutSpec::default() });
+    let on =
+        |first_ost| LayoutRequest::Plain(LayoutSpec { first_ost: Some(first_ost), ..LayoutSpec::default() });
     let mut expected: Vec<Fid> = Vec::new();
     for number in 0..20 {
         let fid = f.file(Fid::ROOT, &number.to_string()).expect("made").fid;
-        let wish = on(u16::from(number % 3 == 0));
-        f.attr(&MdsRequest::SetLayout { fid, wish }).expect("set");
+        let requested = on(u16::from(number % 3 == 0));
+        f.attr(&MdsRequest::SetLayout { fid, requested }).expect("set");
         if number % 3 == 0 {
             expected.push(fid);
         }

@@ -1,7 +1,7 @@
 //! OSTs that have just become unresponsive.
 
 use super::*;
-use nacre_layout::{Layout, LayoutSpec, Wish};
+use nacre_layout::{Layout, LayoutRequest, LayoutSpec};
 use std::time::Duration;
 
 /// Longer than an OST counts as responsive after an answer: the condition is the passing of that time itself.
@@ -37,7 +37,7 @@ fn indexes(layout: &Layout) -> Vec<u16> {
 fn striped(f: &Fixture, name: &str, count: u16) -> Fid {
     let fid = f.file(Fid::ROOT, name).expect("made").fid;
     let spec = LayoutSpec { stripe_count: Some(count), first_ost: Some(1), ..LayoutSpec::default() };
-    f.attr(&MdsRequest::SetLayout { fid, wish: Wish::Plain(spec) }).expect("set");
+    f.attr(&MdsRequest::SetLayout { fid, requested: LayoutRequest::Plain(spec) }).expect("set");
     assert_eq!(indexes(&layout(f, fid))[0], 1);
     fid
 }

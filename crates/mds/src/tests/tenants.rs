@@ -100,10 +100,10 @@ fn root_of_a_host_is_nobody_whatever_it_says() {
         refused(&MdsRequest::Inodes { after: Fid::ZERO, count_max: 9, kind }, Status::EPERM);
         refused(&MdsRequest::MigrateFiles { moves: vec![(open, f.fid())] }, Status::EPERM);
         refused(&MdsRequest::Migrate { fid: open, to: f.fid(), lmv: &[] }, Status::EPERM);
-        refused(&MdsRequest::Restripe { fid: dir, wish: &[] }, Status::EPERM);
+        refused(&MdsRequest::Restripe { fid: dir, requested: &[] }, Status::EPERM);
         refused(&MdsRequest::FidToPath { fid: open, index: 0 }, Status::EPERM);
         refused(&MdsRequest::FidToLink { fid: open, index: 0 }, Status::EPERM);
-        refused(&MdsRequest::SetLayout { fid: open, wish: Default::default() }, Status::EACCES);
+        refused(&MdsRequest::SetLayout { fid: open, requested: Default::default() }, Status::EACCES);
         let (first, second) = (open, secret);
         let (versions, keep_times, lease) = ((None, None), false, None);
         refused(&MdsRequest::SwapLayouts { first, second, versions, keep_times, lease }, Status::EACCES);
@@ -337,7 +337,7 @@ fn a_key_that_may_read_only_changes_nothing() {
             },
             MdsRequest::LayoutIntent { fid: file, start: 0, end: 1 },
             MdsRequest::LayoutAccess { fid: file, range: Some((0, 1)), lock: LockHandle(0) },
-            MdsRequest::SetLayout { fid: dir, wish: Default::default() },
+            MdsRequest::SetLayout { fid: dir, requested: Default::default() },
             MdsRequest::SetXattr { fid: file, name: b"user.a", value, flags },
             MdsRequest::RemoveXattr { fid: file, name: b"user.a" },
             MdsRequest::RemoveFid { fid: file },
@@ -348,7 +348,7 @@ fn a_key_that_may_read_only_changes_nothing() {
                 data: ClosingData { object: file, offset: 0, bytes: b"x" },
             },
             MdsRequest::OpenLease { fid: file, handle: read, kind: Some(LeaseKind::Frozen) },
-            MdsRequest::Restripe { fid: dir, wish: &[] },
+            MdsRequest::Restripe { fid: dir, requested: &[] },
             MdsRequest::Migrate { fid: file, to: f.fid(), lmv: &[] },
             MdsRequest::MigrateFiles { moves: vec![(file, f.fid())] },
             MdsRequest::SwapLayouts {
@@ -572,11 +572,11 @@ fn changes(f: &Fixture, fid: Fid) -> Vec<MdsRequest<'static>> {
         MdsRequest::Unlink { parent: fid, name: b"file", directory: false },
         MdsRequest::UpdateData { fid, update, exact: true, written: Vec::new() },
         MdsRequest::LayoutIntent { fid, start: 0, end: 1 },
-        MdsRequest::SetLayout { fid, wish: Default::default() },
+        MdsRequest::SetLayout { fid, requested: Default::default() },
         MdsRequest::SetXattr { fid, name: b"user.a", value: b"v", flags: XattrFlags::empty() },
         MdsRequest::RemoveXattr { fid, name: b"user.a" },
         MdsRequest::RemoveFid { fid },
-        MdsRequest::Restripe { fid, wish: &[] },
+        MdsRequest::Restripe { fid, requested: &[] },
         MdsRequest::Migrate { fid, to: f.fid(), lmv: &[] },
         MdsRequest::MigrateFiles { moves: vec![(fid, f.fid())] },
     ]

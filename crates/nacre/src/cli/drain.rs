@@ -7,7 +7,7 @@
 
 use super::TargetDrainArgs;
 use crate::failure::{EXIT_FAILURE, Failure, Result};
-use crate::lfs::migrate::directory::{Wish, migrate_one};
+use crate::lfs::migrate::directory::{MigrateRequest, migrate_one};
 use crate::lfs::mounted::{self, Mounted};
 use crate::progress::Progress;
 use nacre_env::clock::Instant;
@@ -186,7 +186,7 @@ impl Drain<'_> {
         let outcomes = side_by_side(&in_turn, |(turn, fid)| {
             // A directory that has lost its names meanwhile will be destroyed.
             let path = root.join(mount.paths_of(fid, Some(0)).ok()?.first()?);
-            let outcome = migrate_one(&wish_for(&path, *turn, others), &path);
+            let outcome = migrate_one(&request_for(&path, *turn, others), &path);
             Some((path, outcome))
         });
         for (path, outcome) in outcomes.into_iter().flatten() {
@@ -258,7 +258,7 @@ impl Drain<'_> {
 
 /// Returns the layout for a directory after the move: as many shards as before, if the other MDTs can take
 /// them.
-fn wish_for(path: &Path, turn: usize, others: &[u16]) -> Wish {
+fn request_for(path: &Path, turn: usize, others: &[u16]) -> MigrateRequest {
     let stored = mounted::directory_layout(path).ok().flatten();
     let stored = stored.filter(|stored| !user::is_foreign_directory(stored));
     let shards =
@@ -266,7 +266,7 @@ fn wish_for(path: &Path, turn: usize, others: &[u16]) -> Wish {
     let count = shards.min(5 * others.len());
     let mdts: Vec<u16> = others.iter().copied().cycle().skip(turn % others.len()).take(count).collect();
     let hash = if count > others.len() { DirFlags::OVERSTRIPED.bits() } else { 0 };
-    Wish { mdts, count: count as i32, hash, only_directories: true, is_verbose: false }
+    MigrateRequest { mdts, count: count as i32, hash, only_directories: true, is_verbose: false }
 }
 
 fn is_gone(error: &io::Error) -> bool {

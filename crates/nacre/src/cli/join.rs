@@ -7,7 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::instance::{self, Instance};
 use crate::keys::Holder;
 use crate::listen::{self, Address};
-use crate::target_wishes::TargetWishes;
+use crate::target_options::TargetOptions;
 use nacre_types::TargetKind;
 use nacre_types::nid::MountSource;
 
@@ -22,14 +22,14 @@ pub fn run(args: &JoinArgs) -> Result<i32> {
     let source = listen::resolve_source(&args.source)?;
     let dir = instance::absolute(&args.dir)?;
     let kinds = kinds(args);
-    let wishes = wishes(args, &kinds)?;
+    let target_options = target_options(args, &kinds)?;
     check_directory(&dir, &source.fsname)?;
     if let Some(identity) = key::enrol(&args.token, &source.nids, &source.fsname, Holder::Servers(&dir))? {
         eprintln!("key {} ({}) enrolled", identity.id, identity.roles);
     }
-    for (kind, wishes) in kinds.into_iter().zip(&wishes) {
+    for (kind, target_options) in kinds.into_iter().zip(&target_options) {
         let place = Place { listen: free_addresses(&args.listen, &dir)?, mgs: mgs.clone() };
-        add_elsewhere(&dir, kind, None, Some(&source.fsname), wishes, &place)?;
+        add_elsewhere(&dir, kind, None, Some(&source.fsname), target_options, &place)?;
     }
     Ok(0)
 }
@@ -42,7 +42,7 @@ fn kinds(args: &JoinArgs) -> Vec<NewTarget> {
     osts.chain(args.mdt.then_some(NewTarget::Mdt)).collect()
 }
 
-fn wishes(args: &JoinArgs, kinds: &[NewTarget]) -> Result<Vec<TargetWishes>> {
+fn target_options(args: &JoinArgs, kinds: &[NewTarget]) -> Result<Vec<TargetOptions>> {
     let osts = kinds.iter().filter(|kind| kind.kind() == TargetKind::Ost).count();
     if args.ost_backend.len() > 1 && args.ost_backend.len() != osts {
         return Err(Failure::usage(format!(
@@ -51,13 +51,13 @@ fn wishes(args: &JoinArgs, kinds: &[NewTarget]) -> Result<Vec<TargetWishes>> {
         )));
     }
     let mut backends = args.ost_backend.iter().cycle();
-    let wish = |kind: &NewTarget| match kind.kind() {
+    let requested = |kind: &NewTarget| match kind.kind() {
         TargetKind::Ost => {
-            TargetWishes::of_backends(backends.next().cloned(), None).anywhere(TargetKind::Ost)
+            TargetOptions::of_backends(backends.next().cloned(), None).anywhere(TargetKind::Ost)
         }
-        kind => TargetWishes::of_backends(None, args.mdt_backend.clone()).anywhere(kind),
+        kind => TargetOptions::of_backends(None, args.mdt_backend.clone()).anywhere(kind),
     };
-    kinds.iter().map(wish).collect()
+    kinds.iter().map(requested).collect()
 }
 
 /// Checks that the targets in the directory are of the same file system, without a management server.

@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Timeout for the end of each process when a service manager stops all.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 /// Longest delay of a signal after the end of a process that the same signal has ended.
-const SIGNAL_PATIENCE: Duration = Duration::from_millis(500);
+const SIGNAL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Endpoints of the servers of a file system.
 pub enum Doors {
@@ -260,7 +260,7 @@ pub fn watch(run: &RunDir, signals: StopSignals, children: Vec<(String, Child)>)
     }
     let mut ended = events.recv().ok().flatten();
     // Some service managers signal all processes: the order of the ends is then arbitrary.
-    if ended.is_some() && matches!(events.recv_timeout(SIGNAL_PATIENCE), Ok(None)) {
+    if ended.is_some() && matches!(events.recv_timeout(SIGNAL_TIMEOUT), Ok(None)) {
         ended = None;
     }
     if let Some((name, status)) = &ended {

@@ -139,9 +139,9 @@ pub fn busy(mount_point: &Path) -> Failure {
 /// # Errors
 /// If it runs without a mount for longer than a clean stop takes.
 pub(super) fn ends_by_itself(run: &RunDir, name: &str, mount_point: &Path) -> Result<bool> {
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
     /// A file that is just being closed is not worth a scan of all processes.
-    const USE_PATIENCE: Duration = Duration::from_secs(1);
+    const USE_TIMEOUT: Duration = Duration::from_secs(1);
     let start = Instant::now();
     while let Some(pid) = run.pid(name) {
         // Only a request shows that a process has another mount point, or is still starting.
@@ -160,7 +160,7 @@ pub(super) fn ends_by_itself(run: &RunDir, name: &str, mount_point: &Path) -> Re
             if mounts::is_mount_point(&mount.mount_point).map_err(Failure::because("read the mount table"))? {
                 return Ok(false);
             }
-            let users = mount.device.filter(|_| start.elapsed() > USE_PATIENCE).map(holders::of_device);
+            let users = mount.device.filter(|_| start.elapsed() > USE_TIMEOUT).map(holders::of_device);
             if let Some(users) = users.filter(|users| !users.is_empty()) {
                 return Err(Failure::new(format!(
                     "{} was unmounted, and its process (pid {pid}) continues as it is {}: end them, or use 'nacre down --force'",
@@ -169,7 +169,7 @@ pub(super) fn ends_by_itself(run: &RunDir, name: &str, mount_point: &Path) -> Re
                 )));
             }
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TIMEOUT {
             return Err(Failure::new(format!(
                 "it runs without a mount on {}: stop it with 'nacre down' and start it again",
                 mount_point.display()

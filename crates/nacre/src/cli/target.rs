@@ -14,7 +14,7 @@ use crate::node;
 use crate::process::{self, NODE, RunDir};
 use crate::progress::Progress;
 use crate::start::Start;
-use crate::target_wishes::TargetWishes;
+use crate::target_options::TargetOptions;
 use nacre_env::clock::Instant;
 use nacre_mgs::Mgs;
 use nacre_rpc::{MgsPeer, MgsService};
@@ -44,10 +44,17 @@ pub fn run(command: &TargetCommand) -> Result<i32> {
 }
 
 fn add(args: &TargetAddArgs) -> Result<()> {
-    let wishes = &args.ost.anywhere(args.kind.kind())?;
+    let target_options = &args.ost.anywhere(args.kind.kind())?;
     if !args.mgs.is_empty() {
         let place = Place { listen: args.listen.clone(), mgs: args.mgs.clone() };
-        return add_elsewhere(&args.dir, args.kind, args.index, args.fsname.as_deref(), wishes, &place);
+        return add_elsewhere(
+            &args.dir,
+            args.kind,
+            args.index,
+            args.fsname.as_deref(),
+            target_options,
+            &place,
+        );
     }
     let instance = Instance::open_existing(&args.dir)?;
     check_name(args.fsname.as_deref(), &instance)?;
@@ -63,11 +70,11 @@ fn add(args: &TargetAddArgs) -> Result<()> {
         return Err(Failure::usage("--port is for file systems whose servers have processes of their own"));
     }
     if is_node {
-        add_in_node(args, wishes, &instance, &run)
+        add_in_node(args, target_options, &instance, &run)
     } else if run.running().is_empty() {
-        add_while_stopped(args, wishes, &instance, &run)
+        add_while_stopped(args, target_options, &instance, &run)
     } else {
-        add_beside(args, wishes, &instance, &run)
+        add_beside(args, target_options, &instance, &run)
     }
 }
 
@@ -83,8 +90,13 @@ fn check_name(wanted: Option<&str>, instance: &Instance) -> Result<()> {
 }
 
 /// Adds a target to a file system in one process, which creates and serves it.
-fn add_in_node(args: &TargetAddArgs, wishes: &TargetWishes, instance: &Instance, run: &RunDir) -> Result<()> {
-    let request = Request::AddTarget { kind: args.kind, index: args.index, ost: wishes.clone() };
+fn add_in_node(
+    args: &TargetAddArgs,
+    target_options: &TargetOptions,
+    instance: &Instance,
+    run: &RunDir,
+) -> Result<()> {
+    let request = Request::AddTarget { kind: args.kind, index: args.index, ost: target_options.clone() };
     let mut progress = Progress::new(false);
     progress.show("adding a target");
     match control::ask_for(&run.socket(NODE), &request, ADD_LIMIT) {
@@ -102,7 +114,12 @@ fn add_in_node(args: &TargetAddArgs, wishes: &TargetWishes, instance: &Instance,
 }
 
 /// Adds a target with a process of its own, as the other servers have.
-fn add_beside(args: &TargetAddArgs, wishes: &TargetWishes, instance: &Instance, run: &RunDir) -> Result<()> {
+fn add_beside(
+    args: &TargetAddArgs,
+    target_options: &TargetOptions,
+    instance: &Instance,
+    run: &RunDir,
+) -> Result<()> {
     let dir = instance.dir.display();
     let start = Start::load(&instance.dir)?.unwrap_or_default();
     let mut ports = launch::ports_of(run, &start)?;
@@ -121,7 +138,7 @@ fn add_beside(args: &TargetAddArgs, wishes: &TargetWishes, instance: &Instance, 
         ports.choose(&name, args.port)?;
         ports.save()?;
     }
-    adding.make_as_wished(target, wishes)?;
+    adding.create_with(target, target_options)?;
     serve(adding.instance(), target, launch::addresses(&start, &ports, &name)?, &mut progress)?;
     drop(progress);
     println!("{target} has joined file system '{}'", instance.superblock.fsname);
@@ -132,7 +149,7 @@ fn add_beside(args: &TargetAddArgs, wishes: &TargetWishes, instance: &Instance, 
 /// start.
 fn add_while_stopped(
     args: &TargetAddArgs,
-    wishes: &TargetWishes,
+    target_options: &TargetOptions,
     instance: &Instance,
     run: &RunDir,
 ) -> Result<()> {
@@ -141,7 +158,7 @@ fn add_while_stopped(
     let dir = instance.target_dir(TargetId::mgt());
     let mgs = Mgs::open(&dir).map_err(Failure::because("open the management target"))?;
     let target = adding.plan(args.kind.kind(), args.index, &mgs.config())?;
-    adding.make_as_wished(target, wishes)?;
+    adding.create_with(target, target_options)?;
     let request = MgsRequest::AddTarget {
         fsname: instance.superblock.fsname.clone(),
         fs_uuid: instance.superblock.fs_uuid,
@@ -165,7 +182,7 @@ pub fn add_elsewhere(
     kind: NewTarget,
     index: Option<u16>,
     fsname: Option<&str>,
-    wishes: &TargetWishes,
+    target_options: &TargetOptions,
     place: &Place,
 ) -> Result<()> {
     let found = Instance::open(dir)?;
@@ -188,7 +205,7 @@ pub fn add_elsewhere(
         let instance = Instance::format(
             dir,
             &options,
-            |at, target| new_target::make(at, target, wishes),
+            |at, target| new_target::make(at, target, target_options),
             |text| progress.show(text),
         )?;
         let adding = Adding::begin(&instance)?;
@@ -201,7 +218,7 @@ pub fn add_elsewhere(
     if RunDir::new(instance.run_dir()).pid(&target_name(target)).is_none() {
         listen::check(&endpoints)?;
     }
-    adding.make_as_wished(target, wishes)?;
+    adding.create_with(target, target_options)?;
     serve_elsewhere(&adding, target, place, progress)
 }
 

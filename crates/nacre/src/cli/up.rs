@@ -15,7 +15,7 @@ use crate::ost_cache::OstCaches;
 use crate::ost_class::OstClasses;
 use crate::process::{MOUNT, NODE, RunDir, StopSignals};
 use crate::progress::Progress;
-use crate::start::{Start, Wishes};
+use crate::start::{Start, StartOptions};
 use nacre_types::TargetId;
 use nacre_types::limits::{MDT_COUNT_MAX, TARGET_INDEX_MAX};
 use nacre_types::nid::check_fsname;
@@ -35,14 +35,14 @@ pub fn run(args: &UpArgs) -> Result<i32> {
         return up_outlying(args, instance);
     }
     let before = found.as_ref().map(|instance| Start::load(&instance.dir)).transpose()?.flatten();
-    let wishes = Wishes {
+    let start_options = StartOptions {
         is_separate: args.separate.then_some(true).or_else(|| args.one_process.then_some(false)),
         listen: &args.listen,
         mount: args.mount.as_deref(),
         options: &args.options,
         security: args.security,
     };
-    let start = wishes.applied_to(&before.clone().unwrap_or_default())?;
+    let start = start_options.applied_to(&before.clone().unwrap_or_default())?;
     let dir = instance::absolute(&args.dir)?;
     let run = RunDir::new(dir.join("run"));
     let start = as_it_runs(&run, &start, before.as_ref(), args)?;
@@ -347,7 +347,7 @@ fn open_or_format(
     }
     let formatting = is_new.then(|| Formatting::of(&args.dir)).transpose()?;
     let instance = match found {
-        Some(instance) => made_as_wished(args, instance, &backends, &options)?,
+        Some(instance) => created_with(args, instance, &backends, &options)?,
         None => {
             let make = |instance: &Instance, target| node::format_target_on(instance, target, &backends);
             Instance::format(&args.dir, &options, make, |text| progress.show(text))?
@@ -359,7 +359,7 @@ fn open_or_format(
 }
 
 /// Returns an existing file system, unless the options contradict it.
-fn made_as_wished(
+fn created_with(
     args: &UpArgs,
     instance: Instance,
     backends: &Backends,

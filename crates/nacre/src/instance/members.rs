@@ -13,7 +13,7 @@ use super::{Instance, if_there, make_dir, sync_dir, target_name, write_durably};
 use crate::failure::{Failure, Result};
 use crate::new_target;
 use crate::process::RunDir;
-use crate::target_wishes::TargetWishes;
+use crate::target_options::TargetOptions;
 use nacre_ondisk::members;
 use nacre_ondisk::superblock::{FORMAT_VERSION_LISTED, Superblock};
 use nacre_store::object::JOINING;
@@ -215,11 +215,11 @@ impl Adding {
     ///
     /// # Errors
     /// As there, and if the existing target differs.
-    pub fn make_as_wished(&mut self, target: TargetId, wishes: &TargetWishes) -> Result<()> {
+    pub fn create_with(&mut self, target: TargetId, target_options: &TargetOptions) -> Result<()> {
         if self.instance.targets().contains(&target) {
-            return new_target::go_on(&self.instance, target, wishes);
+            return new_target::go_on(&self.instance, target, target_options);
         }
-        self.make(target, |instance, target| new_target::make(instance, target, wishes))
+        self.make(target, |instance, target| new_target::make(instance, target, target_options))
     }
 
     /// Marks the name of this target: from now on everything with it may be removed, unless it is listed.

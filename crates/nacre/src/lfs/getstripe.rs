@@ -9,7 +9,7 @@ use super::mounted::{self, Mounted};
 use super::render::{self, Facts, Fields, Filter, Inherited, Style};
 use super::view::{LayoutView, View};
 use super::{Command, Failure, Outcome, Run};
-use nacre_layout::{LayoutSpec, Wish, user};
+use nacre_layout::{LayoutRequest, LayoutSpec, user};
 use nacre_types::Fid;
 use nacre_types::ioctl::ScanWanted;
 use nacre_types::{FileKind, TargetId};
@@ -365,7 +365,7 @@ impl Show {
         }
         let mut view = View::decode(&bytes).map_err(refused)?;
         if let View::Plain(view) = &mut view
-            && view.is_wish()
+            && view.is_request()
             && !style.raw
         {
             view.fid = facts.fid;
@@ -442,8 +442,10 @@ fn owner<'a>(path: &'a str, facts: &'a Facts) -> Owner<'a> {
 /// Returns a directory's components as those of a file that is created in it, with ids; other templates
 /// unchanged.
 fn as_of_file(fid: &Fid, bytes: Vec<u8>) -> Vec<u8> {
-    match user::decode_wish(&bytes) {
-        Ok(wish @ Wish::Composite(_)) => user::encode_layout(fid, &wish.to_layout(&LayoutSpec::default())),
+    match user::decode_request(&bytes) {
+        Ok(requested @ LayoutRequest::Composite(_)) => {
+            user::encode_layout(fid, &requested.to_layout(&LayoutSpec::default()))
+        }
         _ => bytes,
     }
 }

@@ -37,12 +37,8 @@ const ADVICE: [&str; 5] = ["willread", "dontneed", "locknoexpand", "lockahead", 
 const LOCKAHEAD: u16 = 4;
 
 /// Entry of `lfs ladvise` in the table of commands.
-pub const COMMAND: Command = Command {
-    name: "ladvise",
-    summary: "give I/O hints",
-    usage: USAGE,
-    run: Run::Parsed(OPTIONS, run),
-};
+pub const COMMAND: Command =
+    Command { name: "ladvise", summary: "give I/O hints", usage: USAGE, run: Run::Parsed(OPTIONS, run) };
 
 /// Runs the command.
 fn run(parsed: &Parsed) -> Outcome {

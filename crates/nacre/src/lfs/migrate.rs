@@ -6,12 +6,12 @@ pub mod directory;
 use super::fids::parse_fid;
 use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
 use super::relocate::{Manner, Order, relocate};
-use super::setstripe::{check_targets, wish_of_options};
+use super::setstripe::{check_targets, request_of_options};
 use super::{Command, Failure, Outcome, Run, getopt, mounted};
 use auto::Auto;
 use mounted::Mounted;
 use nacre_env::clock::Instant;
-use nacre_layout::{Wish, user};
+use nacre_layout::{LayoutRequest, user};
 use nacre_types::Fid;
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -102,7 +102,7 @@ const STATS_EVERY: Duration = Duration::from_secs(5);
 
 /// Source of the new layout.
 enum Source {
-    Options(Wish),
+    Options(LayoutRequest),
     /// Layout of the file itself, on other OSTs.
     Itself,
     Directory,
@@ -130,9 +130,9 @@ pub(super) const COMMAND: Command = Command {
 
 /// Runs the command.
 fn run(parsed: &Parsed) -> Outcome {
-    if let Some(wish) = directory::of_options(parsed)? {
+    if let Some(requested) = directory::of_options(parsed)? {
         let paths = files(parsed)?;
-        return super::for_each(&paths, |path| directory::migrate(&wish, path));
+        return super::for_each(&paths, |path| directory::migrate(&requested, path));
     }
     let plan = plan(parsed)?;
     let files = files(parsed)?;
@@ -166,10 +166,10 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
     if parsed.has('b') && parsed.has('n') {
         return Err(wrong("cannot specify --non-block and --block at the same time"));
     }
-    let source = match (wish_of_options(parsed).map_err(as_own)?, parsed.has('R')) {
-        (wish, _) if parsed.has('A') => Source::Size(auto::of_options(parsed, wish)?),
+    let source = match (request_of_options(parsed).map_err(as_own)?, parsed.has('R')) {
+        (requested, _) if parsed.has('A') => Source::Size(auto::of_options(parsed, requested)?),
         (Some(_), true) => return Err(wrong("cannot specify --restripe with layout options")),
-        (Some(wish), false) => Source::Options(wish),
+        (Some(requested), false) => Source::Options(requested),
         (None, true) => Source::Directory,
         (None, false) => Source::Itself,
     };
@@ -255,10 +255,10 @@ fn migrate(plan: &Plan, name: &Path, path: &Path) -> Outcome {
     let failed = |action: &str, error: &std::io::Error| {
         Failure::of(error, format!("error: {NAME}: {}: cannot {action}", name.display()))
     };
-    if let Source::Options(wish) = &plan.source {
+    if let Source::Options(requested) = &plan.source {
         let mount = Mounted::open(mounted::directory_of(path)).map_err(|error| failed("open", &error))?;
         super::pools::check_owners(NAME, &mount, &plan.pool_owners)?;
-        check_targets(NAME, &mount, wish)?;
+        check_targets(NAME, &mount, requested)?;
     }
     let layout = layout_for(plan, path).map_err(|error| failed("get the layout", &error))?;
     let (began, mut shown) = (Instant::now(), Instant::now());
@@ -284,7 +284,7 @@ fn migrate(plan: &Plan, name: &Path, path: &Path) -> Outcome {
 /// Returns the new layout of a file, in its binary form.
 fn layout_for(plan: &Plan, path: &Path) -> std::io::Result<Vec<u8>> {
     match &plan.source {
-        Source::Options(wish) => Ok(user::encode_wish(&Fid::ZERO, wish)),
+        Source::Options(requested) => Ok(user::encode_request(&Fid::ZERO, requested)),
         Source::Itself => own_shape(path, None),
         Source::Directory => {
             let directory = mounted::directory_of(path);
@@ -296,7 +296,7 @@ fn layout_for(plan: &Plan, path: &Path) -> std::io::Result<Vec<u8>> {
         Source::Size(auto) => {
             let mount = Mounted::open(mounted::directory_of(path))?;
             let bytes = path.symlink_metadata()?.blocks() * 512;
-            Ok(user::encode_wish(&Fid::ZERO, &auto.wish(&mount, bytes)?))
+            Ok(user::encode_request(&Fid::ZERO, &auto.requested(&mount, bytes)?))
         }
     }
 }
@@ -307,12 +307,14 @@ fn layout_for(plan: &Plan, path: &Path) -> std::io::Result<Vec<u8>> {
 /// Those of getxattr(2).
 pub fn own_shape(path: &Path, first_ost: Option<u16>) -> std::io::Result<Vec<u8>> {
     let bytes = mounted::layout_of(path)?.unwrap_or_default();
-    let mut wish = user::decode_wish(&bytes).unwrap_or_default();
-    match &mut wish {
-        Wish::Plain(spec) => spec.first_ost = first_ost,
-        Wish::Composite(components) => components.iter_mut().for_each(|part| part.spec.first_ost = first_ost),
+    let mut requested = user::decode_request(&bytes).unwrap_or_default();
+    match &mut requested {
+        LayoutRequest::Plain(spec) => spec.first_ost = first_ost,
+        LayoutRequest::Composite(components) => {
+            components.iter_mut().for_each(|part| part.spec.first_ost = first_ost)
+        }
     }
-    Ok(user::encode_wish(&Fid::ZERO, &wish))
+    Ok(user::encode_request(&Fid::ZERO, &requested))
 }
 
 fn stats_line(took: Duration, copied: u64, size: u64) -> String {

@@ -4,7 +4,7 @@
 use super::view::LayoutView;
 use nacre_layout::dir_default::MAGIC_DEFAULT;
 use nacre_layout::dir_layout::USER_HEADER;
-use nacre_layout::wish::fitting_stripe_size;
+use nacre_layout::request::fitting_stripe_size;
 use nacre_layout::{DirDefault, LayoutSpec, user};
 use nacre_types::ioctl::{
     Advise, FidToPath, FilesOn, FilesWanted, LIST_MAX, MakeDirectory, MigrateFiles, MountInfo, POOLS_MAX,
@@ -160,8 +160,8 @@ impl Mounted {
     ///
     /// # Errors
     /// Those of mkdir(2) and ioctl(2).
-    pub fn make_directory(&self, wish: &MakeDirectory) -> io::Result<()> {
-        ask_raw(self.directory.as_fd(), wish).map(drop)
+    pub fn make_directory(&self, requested: &MakeDirectory) -> io::Result<()> {
+        ask_raw(self.directory.as_fd(), requested).map(drop)
     }
 
     /// Returns the names of the OST pools, in order.
@@ -327,7 +327,7 @@ impl Mounted {
     /// # Errors
     /// Those of getxattr(2) on the root.
     pub fn resolve(&self, view: &mut LayoutView, ends: &[u64]) -> io::Result<()> {
-        let root = user::decode_wish(&self.default_layout()?).unwrap_or_default().inherited();
+        let root = user::decode_request(&self.default_layout()?).unwrap_or_default().inherited();
         if view.stripe_count == 0 && !view.is_on_mdt() {
             view.stripe_count = root.stripe_count.unwrap_or(1);
         }

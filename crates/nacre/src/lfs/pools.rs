@@ -102,7 +102,7 @@ pub fn check_owners(command: &str, mount: &Mounted, owners: &[String]) -> Outcom
 }
 
 /// Parses a pool in the grammar of `setstripe -p`: `None` inherits.
-pub fn wished(command: &str, text: &str) -> Result<Option<PoolName>, Failure> {
+pub fn requested_pool(command: &str, text: &str) -> Result<Option<PoolName>, Failure> {
     match text {
         "" | "inherit" | "none" => return Ok(None),
         "ignore" => return Ok(Some(PoolName::ignore())),
@@ -119,7 +119,7 @@ pub fn wished(command: &str, text: &str) -> Result<Option<PoolName>, Failure> {
 }
 
 /// Refuses a pool that does not exist or has no OSTs, or that lacks a requested OST.
-pub fn check_wished(
+pub fn check_requested(
     command: &str,
     mount: &Mounted,
     pool: PoolName,
@@ -150,15 +150,15 @@ mod tests {
 
     #[test]
     fn pools_are_wished_for_by_name_or_by_word() {
-        let wish = |text: &str| wished("lfs setstripe", text).expect(text);
+        let requested = |text: &str| requested_pool("lfs setstripe", text).expect(text);
         for word in ["", "inherit", "none"] {
-            assert_eq!(wish(word), None);
+            assert_eq!(requested(word), None);
         }
-        assert_eq!(wish("ignore"), Some(PoolName::ignore()));
-        assert_eq!(wish("flash").map(|pool| pool.to_string()).as_deref(), Some("flash"));
-        assert_eq!(wish("testfs.flash").map(|pool| pool.to_string()).as_deref(), Some("flash"));
+        assert_eq!(requested("ignore"), Some(PoolName::ignore()));
+        assert_eq!(requested("flash").map(|pool| pool.to_string()).as_deref(), Some("flash"));
+        assert_eq!(requested("testfs.flash").map(|pool| pool.to_string()).as_deref(), Some("flash"));
         for bad in ["toolongpoolname123", "a b", "a/b"] {
-            let failure = wished("lfs setstripe", bad).expect_err(bad);
+            let failure = requested_pool("lfs setstripe", bad).expect_err(bad);
             let text = format!("lfs setstripe: Invalid Poolname '{bad}': Invalid argument (22)");
             assert_eq!((failure.exit, failure.message), (22, text));
         }

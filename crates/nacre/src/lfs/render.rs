@@ -167,8 +167,8 @@ fn values(view: &LayoutView, facts: &Facts, style: &Style, owner: Owner, indent:
     let label = if view.is_on_mdt() { "mdt_index:     " } else { "stripe_offset: " };
     let offset = match (view.is_on_mdt(), owner.directory) {
         (true, false) => i64::from(facts.mdt_index),
-        (_, true) => view.wish_offset(),
-        (false, false) if owner.without_objects => view.wish_offset(),
+        (_, true) => view.request_offset(),
+        (false, false) if owner.without_objects => view.request_offset(),
         (false, false) => view.file_offset(),
     };
     let offset = u32::try_from(offset).map_or("-1".to_owned(), |index| index_text(index, style.hex_index));

@@ -16,7 +16,7 @@ use components::Builder;
 use edit::Edit;
 pub use foreign::of_options as foreign_of_options;
 use nacre_layout::user::Foreign;
-use nacre_layout::{LayoutSpec, Wish, user};
+use nacre_layout::{LayoutRequest, LayoutSpec, user};
 use nacre_types::Fid;
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -108,7 +108,7 @@ const MODE_DEFAULT: u32 = 0o644;
 /// Parsed command line.
 #[derive(Debug, PartialEq)]
 pub struct Plan {
-    wish: Wish,
+    requested: LayoutRequest,
     delete: bool,
     mode: u32,
     copy: Option<String>,
@@ -132,12 +132,12 @@ pub const COMMAND: Command = Command {
 fn run(parsed: &Parsed) -> Outcome {
     let mut plan = plan(parsed)?;
     if let Some(source) = &plan.copy {
-        plan.wish = copied(source)?;
+        plan.requested = copied(source)?;
     }
     if let Some(source) = &plan.template {
-        plan.wish = from_template(source)?;
+        plan.requested = from_template(source)?;
     }
-    components::check(&plan.wish, &plan.paths.first().map_or("".into(), |path| path.to_string_lossy()))?;
+    components::check(&plan.requested, &plan.paths.first().map_or("".into(), |path| path.to_string_lossy()))?;
     super::for_each(&plan.paths, |path| match &plan.edit {
         Some(edit) => edit::apply(edit, &plan, path),
         None => apply(&plan, path),
@@ -176,52 +176,52 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
             return Err(usage(format!("cannot specify {name} with stripe options")));
         }
     }
-    let wish = builder.finish()?;
+    let requested = builder.finish()?;
     if parsed.operands.is_empty() {
         return Err(usage("FILE must be specified"));
     }
     let value = |key| parsed.value(key).map(str::to_owned);
     let (copy, template) = (value('Y'), value('y'));
     let (pool_owners, paths) = (super::pools::owners(parsed), parsed.operands.clone());
-    Ok(Plan { wish, delete, mode, copy, template, edit, foreign, pool_owners, paths })
+    Ok(Plan { requested, delete, mode, copy, template, edit, foreign, pool_owners, paths })
 }
 
 /// Returns the layout that options of `lfs migrate` request; `None` without such options.
 ///
 /// # Errors
 /// A wrong call, or a failure to read a source or template.
-pub fn wish_of_options(parsed: &Parsed) -> Result<Option<Wish>, Failure> {
+pub fn request_of_options(parsed: &Parsed) -> Result<Option<LayoutRequest>, Failure> {
     let mut builder = Builder::default();
     for (key, value) in &parsed.options {
         builder.option(*key, value.as_deref().unwrap_or(""))?;
     }
     let sources = [parsed.value('Y').map(|path| (path, true)), parsed.value('y').map(|path| (path, false))];
     let mut sources = sources.into_iter().flatten();
-    let wish = match (sources.next(), builder.is_striped()) {
+    let requested = match (sources.next(), builder.is_striped()) {
         (Some(_), true) => return Err(usage("cannot specify --copy or --yaml with stripe options")),
         (Some((path, true)), false) => copied(path)?,
         (Some((path, false)), false) => from_template(path)?,
         (None, true) => builder.finish()?,
         (None, false) => return Ok(None),
     };
-    components::check(&wish, &parsed.operands.first().map_or("".into(), |path| path.to_string_lossy()))?;
-    Ok(Some(wish))
+    components::check(&requested, &parsed.operands.first().map_or("".into(), |path| path.to_string_lossy()))?;
+    Ok(Some(requested))
 }
 
 /// Returns the layout of a new file like `source`.
-fn copied(source: &str) -> Result<Wish, Failure> {
+fn copied(source: &str) -> Result<LayoutRequest, Failure> {
     let path = Path::new(source);
     let bytes = mounted::layout_of(path).map_err(|error| failed(path, &error))?;
     let Some(bytes) = bytes else {
-        return Ok(Wish::default());
+        return Ok(LayoutRequest::default());
     };
-    user::decode_wish(&bytes).map_err(|error| {
+    user::decode_request(&bytes).map_err(|error| {
         Failure::new(Errno::INVAL, format!("{NAME}: cannot copy the layout of '{source}': {error}"))
     })
 }
 
 /// Returns the layout that a YAML template describes.
-fn from_template(source: &str) -> Result<Wish, Failure> {
+fn from_template(source: &str) -> Result<LayoutRequest, Failure> {
     let text = std::fs::read_to_string(source)
         .map_err(|error| Failure::of(&error, format!("{NAME}: cannot read '{source}'")))?;
     template::parse(&text).map_err(|refusal| {
@@ -249,10 +249,10 @@ fn apply(plan: &Plan, path: &Path) -> Outcome {
         return mounted::remove_layout(path).map_err(|error| failed(path, &error));
     }
     super::pools::check_owners(NAME, &mount, &plan.pool_owners)?;
-    check_targets(NAME, &mount, &plan.wish)?;
+    check_targets(NAME, &mount, &plan.requested)?;
     let value = match &plan.foreign {
         Some(foreign) => user::encode_foreign(foreign),
-        None => user::encode_wish(&Fid::ZERO, &plan.wish),
+        None => user::encode_request(&Fid::ZERO, &plan.requested),
     };
     let result = match directory {
         true => mounted::set_layout(path, &value),
@@ -265,20 +265,20 @@ fn apply(plan: &Plan, path: &Path) -> Outcome {
 ///
 /// # Errors
 /// `EINVAL`, with the message of `command`.
-pub fn check_targets(command: &str, mount: &Mounted, wish: &Wish) -> Outcome {
-    for spec in wish.specs() {
+pub fn check_targets(command: &str, mount: &Mounted, requested: &LayoutRequest) -> Outcome {
+    for spec in requested.specs() {
         if let Some(pool) = spec.real_pool() {
             let wanted = spec.first_ost.iter().chain(&spec.osts).copied();
-            super::pools::check_wished(command, mount, pool, wanted)?;
+            super::pools::check_requested(command, mount, pool, wanted)?;
         }
     }
-    check_index(command, mount, wish)
+    check_index(command, mount, requested)
 }
 
 /// Refuses a missing OST with the list of existing ones, which helps more than the server's errno.
-fn check_index(command: &str, mount: &Mounted, wish: &Wish) -> Result<(), Failure> {
+fn check_index(command: &str, mount: &Mounted, requested: &LayoutRequest) -> Result<(), Failure> {
     let listed = |spec: &LayoutSpec| spec.first_ost.iter().chain(&spec.osts).copied().collect::<Vec<u16>>();
-    let mut wanted = wish.specs().flat_map(listed).peekable();
+    let mut wanted = requested.specs().flat_map(listed).peekable();
     if wanted.peek().is_none() {
         return Ok(());
     }
@@ -314,15 +314,15 @@ mod tests {
     use nacre_layout::layout::STRIPE_COUNT_ALL;
     use nacre_layout::{ComponentFlags, Extent, Pattern};
 
-    fn wish(line: &str) -> Result<Plan, Failure> {
+    fn requested(line: &str) -> Result<Plan, Failure> {
         let plan = plan(&parse(&words_of(line.as_bytes()), OPTIONS).expect(line))?;
-        components::check(&plan.wish, "q1")?;
+        components::check(&plan.requested, "q1")?;
         Ok(plan)
     }
 
     fn spec(line: &str) -> LayoutSpec {
-        match wish(line).expect(line).wish {
-            Wish::Plain(spec) => spec,
+        match requested(line).expect(line).requested {
+            LayoutRequest::Plain(spec) => spec,
             composite => panic!("{composite:?}"),
         }
     }
@@ -331,7 +331,9 @@ mod tests {
     type Shape = (u64, Option<u16>, Option<u32>, Option<u16>);
 
     fn parts(line: &str) -> Vec<Shape> {
-        let Wish::Composite(parts) = wish(line).expect(line).wish else { panic!("{line}") };
+        let LayoutRequest::Composite(parts) = requested(line).expect(line).requested else {
+            panic!("{line}")
+        };
         parts
             .iter()
             .map(|c| (c.extent.end, c.spec.stripe_count, c.spec.stripe_size, c.spec.first_ost))
@@ -339,7 +341,7 @@ mod tests {
     }
 
     fn refusal(line: &str) -> (i32, String) {
-        let failure = wish(line).expect_err(line);
+        let failure = requested(line).expect_err(line);
         (failure.exit, failure.message)
     }
 
@@ -353,8 +355,8 @@ mod tests {
             (Some(STRIPE_COUNT_ALL), Some(1 << 20), None)
         );
         assert!(spec("-c 0 -S 0 -i -1 f").is_empty());
-        assert!(wish("-d d").expect("good").delete);
-        assert_eq!(wish("--mode 600 a b").expect("good").mode, 0o600);
+        assert!(requested("-d d").expect("good").delete);
+        assert_eq!(requested("--mode 600 a b").expect("good").mode, 0o600);
     }
 
     #[test]
@@ -424,7 +426,9 @@ mod tests {
     #[test]
     fn a_component_on_the_mdt_may_say_what_it_is_anyway() {
         for line in ["-E 1M -L mdt -S 1M -E -1 f", "-E 1M -L mdt -i 0 -E -1 f", "-E 1M -L mdt -c 0 -E -1 f"] {
-            let Wish::Composite(parts) = wish(line).expect(line).wish else { panic!("{line}") };
+            let LayoutRequest::Composite(parts) = requested(line).expect(line).requested else {
+                panic!("{line}")
+            };
             assert_eq!(parts[0].spec, LayoutSpec::ON_MDT, "{line}");
         }
         for (option, name, value) in [
@@ -457,7 +461,8 @@ mod tests {
         assert_eq!(over("-C -2 f"), (Some(0xfffe), Pattern::Overstriped));
         assert_eq!(over("-C -32 f"), (Some(0xffe0), Pattern::Overstriped));
         assert_eq!(over("-C 9 -c 2 f"), (Some(2), Pattern::Raid0));
-        let Wish::Composite(parts) = wish("-E 1M -o 1,0 -E -1 f").expect("good").wish else {
+        let LayoutRequest::Composite(parts) = requested("-E 1M -o 1,0 -E -1 f").expect("good").requested
+        else {
             panic!("composite")
         };
         assert_eq!((parts[0].spec.osts.as_slice(), parts[1].spec.osts.as_slice()), (&[1, 0][..], &[][..]));
@@ -479,7 +484,9 @@ mod tests {
                 (Extent::EOF, Some(STRIPE_COUNT_ALL), Some(1 << 20), None),
             ]
         );
-        let Wish::Composite(head) = wish("-E 1M -L mdt -E 64M -S 1M -E -1 f").expect("good").wish else {
+        let LayoutRequest::Composite(head) =
+            requested("-E 1M -L mdt -E 64M -S 1M -E -1 f").expect("good").requested
+        else {
             panic!("composite")
         };
         assert_eq!(head[0].spec, LayoutSpec::ON_MDT);
@@ -493,7 +500,9 @@ mod tests {
             parts(line).iter().map(|part| part.1).collect::<Vec<_>>(),
             [1, 2, 4, 8, 16, 0xffff].map(Some)
         );
-        let Wish::Composite(flagged) = wish("-E 1M --comp-flags=prefer -E -1 f").expect("good").wish else {
+        let LayoutRequest::Composite(flagged) =
+            requested("-E 1M --comp-flags=prefer -E -1 f").expect("good").requested
+        else {
             panic!("composite")
         };
         let prefer = ComponentFlags::PREFER_READ | ComponentFlags::PREFER_WRITE;
@@ -533,7 +542,8 @@ mod tests {
     #[test]
     fn components_that_grow_are_followed_by_their_room() {
         const MIB: u64 = 1 << 20;
-        let Wish::Composite(found) = wish("-E 1G -c 2 -z 64M -E -1 -S 1M -z 128M f").expect("good").wish
+        let LayoutRequest::Composite(found) =
+            requested("-E 1G -c 2 -z 64M -E -1 -S 1M -z 128M f").expect("good").requested
         else {
             panic!("composite")
         };
@@ -557,7 +567,7 @@ mod tests {
 
     #[test]
     fn edits_of_components_are_told_apart() {
-        let edit = |line: &str| wish(line).expect(line).edit;
+        let edit = |line: &str| requested(line).expect(line).edit;
         assert_eq!(edit("-E 1M f"), None);
         assert_eq!(edit("--comp-add -E 4M -c 2 f"), Some(Edit::Add));
         assert_eq!(edit("--component-del -I 3 f"), Some(Edit::Delete(user::Selector::Id(3))));

@@ -4,8 +4,8 @@
 //! objects are parsed and ignored. Unknown keys are refused, so that a misspelt one is noticed.
 
 use nacre_layout::layout::{EXTENSION_UNIT, STRIPE_COUNT_ALL};
-use nacre_layout::wish::begin_again;
-use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, Pattern, PoolName, Wish};
+use nacre_layout::request::begin_again;
+use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutRequest, LayoutSpec, Pattern, PoolName};
 use nacre_types::limits::{STRIPE_COUNT_MAX, TARGET_INDEX_MAX};
 use std::fmt;
 
@@ -33,7 +33,7 @@ impl fmt::Display for Refusal {
 ///
 /// # Errors
 /// The reason and the line.
-pub fn parse(text: &str) -> Result<Wish, Refusal> {
+pub fn parse(text: &str) -> Result<LayoutRequest, Refusal> {
     let mut reading = Reading::default();
     for (index, line) in text.lines().enumerate() {
         let Some((is_item, key, value)) = entry(line).map_err(|what| Refusal::Malformed(index + 1, what))?
@@ -195,9 +195,9 @@ impl Reading {
         Some(Ok(()))
     }
 
-    fn finish(self) -> Result<Wish, String> {
+    fn finish(self) -> Result<LayoutRequest, String> {
         if !self.in_components {
-            return Ok(Wish::Plain(self.plain));
+            return Ok(LayoutRequest::Plain(self.plain));
         }
         if self.components.is_empty() {
             return Err("'components' has none".to_owned());
@@ -219,7 +219,7 @@ impl Reading {
         }
         // The template of a file contains the grown extent.
         begin_again(&mut components);
-        Ok(Wish::Composite(components))
+        Ok(LayoutRequest::Composite(components))
     }
 }
 
@@ -228,7 +228,7 @@ fn flags(text: &str) -> Option<ComponentFlags> {
         return Some(ComponentFlags::default());
     }
     let (set, _) = super::view::parse_flags(text).filter(|(_, clear)| *clear == 0)?;
-    Some(ComponentFlags::from_bits(set)? & ComponentFlags::WISHES)
+    Some(ComponentFlags::from_bits(set)? & ComponentFlags::REQUESTABLE)
 }
 
 #[cfg(test)]

@@ -166,14 +166,14 @@ impl LayoutView {
 
     /// Returns true for a file without objects: its bytes are the requested layout. (A released file has none
     /// either.)
-    pub fn is_wish(&self) -> bool {
+    pub fn is_request(&self) -> bool {
         let has_objects = !self.objects.is_empty() && self.magic != MAGIC_SPECIFIC;
         !has_objects && self.pattern & PATTERN_RELEASED == 0
     }
 
     /// Returns the existing objects; none for a template.
     pub fn placed(&self) -> &[ObjectView] {
-        if self.is_wish() { &[] } else { &self.objects }
+        if self.is_request() { &[] } else { &self.objects }
     }
 
     /// Returns true if one of the existing objects is on this OST.
@@ -194,7 +194,7 @@ impl LayoutView {
     /// Returns the first OST of a file: that of its first object, or the requested one; -1 for any.
     pub fn file_offset(&self) -> i64 {
         match self.objects.first() {
-            _ if self.is_wish() => self.wish_offset(),
+            _ if self.is_request() => self.request_offset(),
             Some(object) => i64::from(object.ost_index),
             None => 0,
         }
@@ -208,11 +208,11 @@ impl LayoutView {
     /// Returns the layout generation of a file: it counts changes of its objects, and is 0 while there are
     /// none.
     pub fn generation(&self) -> u16 {
-        if self.is_wish() && !self.is_on_mdt() { 0 } else { self.offset_or_generation }
+        if self.is_request() && !self.is_on_mdt() { 0 } else { self.offset_or_generation }
     }
 
     /// Returns the first OST that a template names, -1 for any.
-    pub fn wish_offset(&self) -> i64 {
+    pub fn request_offset(&self) -> i64 {
         match self.offset_or_generation {
             _ if self.is_on_mdt() => -1,
             u16::MAX => -1,

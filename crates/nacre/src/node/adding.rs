@@ -8,7 +8,7 @@ use crate::failure::{Failure, Result};
 use crate::instance::{self, Adding, Instance, random_uuid};
 use crate::keys::Keys;
 use crate::process::NODE;
-use crate::target_wishes::TargetWishes;
+use crate::target_options::TargetOptions;
 use nacre_env::clock::Instant;
 use nacre_rpc::tcp::Server;
 use nacre_types::nid::MountSource;
@@ -148,7 +148,7 @@ impl Node {
         &self,
         kind: NewTarget,
         index: Option<u16>,
-        ost: &TargetWishes,
+        ost: &TargetOptions,
     ) -> Result<TargetId> {
         let Some(instance) = self.plan.instance.as_ref().filter(|_| self.plan.name == NODE) else {
             return Err(Failure::new(format!("{} serves one target and no more", self.plan.name)));
@@ -158,7 +158,7 @@ impl Node {
             Failure::new(format!("the management server does not say which targets there are: {status}"))
         })?;
         let target = adding.plan(kind.kind(), index, &config)?;
-        adding.make_as_wished(target, ost)?;
+        adding.create_with(target, ost)?;
         let config = self.serve(adding.instance(), target, &config).inspect_err(|_| {
             self.services.close(target);
             self.links.set_local_osts(self.services.osts());

@@ -39,7 +39,7 @@ const WRITE_OUT_LIMIT: Duration = Duration::from_secs(20);
 const RETURN_LIMIT: Duration = Duration::from_millis(500);
 /// Longest time to retry an unmount while the process itself or the kernel still holds a short reference to
 /// the mount.
-const UNMOUNT_PATIENCE: Duration = Duration::from_millis(500);
+const UNMOUNT_TIMEOUT: Duration = Duration::from_millis(500);
 const UNMOUNT_POLL: Duration = Duration::from_millis(20);
 /// Longest wait of a start for a metadata server without a message.
 const QUIET_WAIT: Duration = Duration::from_secs(1);
@@ -182,7 +182,7 @@ impl Mounted {
     /// # Errors
     /// If files are open, here or in another mount namespace, and `force` is off; the mount then continues.
     pub fn unmount(&self, force: bool) -> Result<()> {
-        let deadline = Instant::now() + UNMOUNT_PATIENCE;
+        let deadline = Instant::now() + UNMOUNT_TIMEOUT;
         loop {
             match self.session.unmount(Unmount::Clean) {
                 Ok(()) => break,

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 pub const PAGE: u64 = 4096;
 
 pub fn object() -> Fid {
@@ -30,7 +30,7 @@ pub fn pages(first: u64, count: u64) -> Extent {
 /// Waits for a condition that another thread is about to meet.
 #[track_caller]
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         nacre_env::thread::yield_now();
@@ -63,7 +63,7 @@ impl Target {
     /// Restarts the target without notice to its clients.
     pub fn restart(self) -> Target {
         let Target { server, dir } = self;
-        server.stop(PATIENCE).unwrap();
+        server.stop(TIMEOUT).unwrap();
         drop(server);
         let store = FileStore::open(&Target::path(dir.path()), FileStoreOptions::default()).unwrap();
         Target { server: Target::serve(store, dir.path()), dir }
@@ -183,7 +183,7 @@ impl Client {
     /// Waits for the next message and returns it.
     #[track_caller]
     pub fn next(&self) -> LockMessage {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut messages = self.inbox.messages.lock();
         while messages.is_empty() {
             assert!(!self.inbox.arrived.wait_until(&mut messages, deadline).timed_out(), "no message came");

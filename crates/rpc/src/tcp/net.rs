@@ -119,7 +119,7 @@ fn timespec(limit: Duration) -> Timespec {
 
 /// Timeouts of the calls of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct Timeouts {
     pub(super) receive: Duration,
     pub(super) send: Duration,
 }
@@ -139,20 +139,20 @@ pub(super) enum Stream {
 
 impl Stream {
     /// Sets the options that the transport relies on.
-    pub(super) fn configure(&mut self, patience: Patience) -> io::Result<()> {
+    pub(super) fn configure(&mut self, timeouts: Timeouts) -> io::Result<()> {
         match self {
             Stream::Host(stream) => {
                 stream.set_nonblocking(false)?;
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(patience.receive))?;
-                stream.set_write_timeout(Some(patience.send))?;
+                stream.set_read_timeout(Some(timeouts.receive))?;
+                stream.set_write_timeout(Some(timeouts.send))?;
                 sockopt::set_socket_keepalive(&*stream, true)?;
                 sockopt::set_tcp_keepidle(&*stream, KEEPALIVE_IDLE)?;
                 sockopt::set_tcp_keepintvl(&*stream, KEEPALIVE_INTERVAL)?;
                 sockopt::set_tcp_keepcnt(&*stream, KEEPALIVE_COUNT)?;
                 sockopt::set_tcp_user_timeout(&*stream, USER_TIMEOUT_MS)?;
             }
-            Stream::Simulated(stream) => stream.patience = Some(patience),
+            Stream::Simulated(stream) => stream.timeouts = Some(timeouts),
         }
         Ok(())
     }

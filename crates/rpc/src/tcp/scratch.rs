@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 /// Buffers that a thread keeps.
-const KEPT_MAX: usize = 8;
+const POOL_MAX: usize = 8;
 /// Size in bytes above which buffers are freed.
 const BYTES_MAX: usize = 8 << 10;
 
 thread_local! {
-    static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A buffer, empty at first, that the dropping thread recycles.
@@ -19,7 +19,7 @@ pub(crate) struct Scratch(Vec<u8>);
 impl Scratch {
     pub(crate) fn new() -> Scratch {
         // A thread in its destructors has none.
-        Scratch(KEPT.try_with(|kept| kept.borrow_mut().pop()).ok().flatten().unwrap_or_default())
+        Scratch(POOL.try_with(|kept| kept.borrow_mut().pop()).ok().flatten().unwrap_or_default())
     }
 }
 
@@ -42,9 +42,9 @@ impl Drop for Scratch {
         let mut buffer = std::mem::take(&mut self.0);
         if (1..=BYTES_MAX).contains(&buffer.capacity()) {
             buffer.clear();
-            let _ = KEPT.try_with(|kept| {
+            let _ = POOL.try_with(|kept| {
                 let mut kept = kept.borrow_mut();
-                if kept.len() < KEPT_MAX {
+                if kept.len() < POOL_MAX {
                     kept.push(buffer);
                 }
             });

@@ -1,6 +1,6 @@
 //! A connected TCP socket: gathered sends, receives with a tick, and buffers.
 
-use super::net::{Interest, Patience, Source, Stream};
+use super::net::{Interest, Source, Stream, Timeouts};
 use super::records::{Opener, Sealer};
 use nacre_env::clock::Instant;
 use nacre_env::interrupted;
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// it missed.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// How long a send waits for a peer that is about to take the data, before its thread counts as waiting.
-const SEND_PATIENCE: Duration = Duration::from_millis(5);
+const SEND_TIMEOUT: Duration = Duration::from_millis(5);
 /// Send buffer towards a peer on this host, in bytes. Both ends run alternately on one CPU; the data in
 /// flight between them should stay in its cache. Measured with `rpc_bench`, November 2026: 1 MiB requests
 /// without checksums at 7.3 GB per second of CPU time against 4.5 with the kernel's own choice, which accepts
@@ -99,7 +99,7 @@ pub(crate) struct Socket {
 impl Socket {
     /// Takes a connected stream and sets its options.
     pub(crate) fn new(mut stream: Stream, stall_max: Duration, tick: Duration) -> io::Result<Socket> {
-        stream.configure(Patience { receive: tick, send: SEND_PATIENCE })?;
+        stream.configure(Timeouts { receive: tick, send: SEND_TIMEOUT })?;
         Ok(Socket { stream, stall_max, tick, sealer: OnceLock::new() })
     }
 
@@ -198,7 +198,7 @@ impl Socket {
         self.stream.send(pieces.get(..count).unwrap_or_default(), waits)
     }
 
-    /// Sends as much of a frame as the peer takes at once: without waiting, or with [`SEND_PATIENCE`].
+    /// Sends as much of a frame as the peer takes at once: without waiting, or with [`SEND_TIMEOUT`].
     ///
     /// # Errors
     /// `Closed`.

@@ -20,7 +20,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// Time limit of waits in tests.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A gate that requests wait at.
 #[derive(Default)]
@@ -408,7 +408,7 @@ pub fn create(name: &[u8]) -> MdsRequest<'_> {
 
 /// Waits until `condition` holds.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = nacre_env::clock::Instant::now() + PATIENCE;
+    let deadline = nacre_env::clock::Instant::now() + TIMEOUT;
     while !condition() {
         assert!(nacre_env::clock::Instant::now() < deadline, "{what} did not happen");
         nacre_env::thread::yield_now();

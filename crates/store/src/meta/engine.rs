@@ -13,9 +13,9 @@ use super::error::{MetaError, Result};
 use super::log::{Log, body_crc};
 use super::options::MetaStoreOptions;
 use super::overlay::{FullKey, Overlay, shard_of};
-use super::patience::patiently;
 use super::report::{MetaStoreStats, VerifyProblem, VerifyReport};
 use super::reserve::Reserve;
+use super::spin::spin_then_block;
 use super::{Table, TransNo};
 
 /// Bytes of log between two checks of the overlay's size, which take a cache line of each shard from the CPU
@@ -50,7 +50,7 @@ impl Engine {
         {
             // Recursive, so that `f` may read again while a commit waits for the shard.
             let maps = &self.overlay.shard(shard_of(table, key)).maps;
-            let maps = patiently(|| maps.try_read_recursive(), || maps.read_recursive());
+            let maps = spin_then_block(|| maps.try_read_recursive(), || maps.read_recursive());
             if let Some(value) = maps.get(full_key) {
                 return Ok(f(value));
             }

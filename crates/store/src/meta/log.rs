@@ -19,13 +19,13 @@ use nacre_env::sync::Mutex;
 use super::base::is_no_space;
 use super::batch::Batch;
 use super::error::{MetaError, Result};
-use super::patience::patiently;
 use super::segment::{FIRST_PART, Segment};
+use super::spin::spin_then_block;
 use super::tail::{LONGEST, Tail};
 use super::wal::{
     RECORD_HEADER_LEN, RecordHeader, Records, SEGMENT_HEADER_LEN, SegmentHeader, crc32c, record_len,
 };
-use crate::together::Together;
+use crate::group_commit::GroupCommit;
 
 /// Number of segment files of a store.
 pub(crate) const SEGMENTS: usize = 2;
@@ -54,7 +54,7 @@ pub(crate) struct Log {
     front: Front,
     /// Newest durable transaction.
     durable: AtomicU64,
-    together: Together,
+    group_commit: GroupCommit,
     latch: Latch,
     pub(crate) syncs: AtomicU64,
 }
@@ -221,7 +221,7 @@ impl Log {
                 }),
             },
             durable: AtomicU64::new(recovered.durable_transno),
-            together: Together::default(),
+            group_commit: GroupCommit::default(),
             latch: Latch::default(),
             syncs: AtomicU64::new(0),
         }
@@ -284,7 +284,7 @@ impl Log {
     /// [`MetaError::NoSpace`] changes nothing; any other failure sets the latch.
     pub(crate) fn append(&self, batch: &Batch, body_crc: u32, floor: u64) -> Result<Option<Appended>> {
         let len = record_len(batch.bytes.len());
-        let mut state = patiently(|| self.front.state.try_lock(), || self.front.state.lock());
+        let mut state = spin_then_block(|| self.front.state.try_lock(), || self.front.state.lock());
         let Some(slot) = state.active else { return Ok(None) };
         let offset = state.slots[slot].end;
         if len > state.slots[slot].part - offset {
@@ -420,7 +420,7 @@ impl Log {
             assert!(reached >= upto, "a flush covers everything appended before it");
             Ok(())
         };
-        self.together.until(upto, || self.durable_transno(), flush)
+        self.group_commit.until(upto, || self.durable_transno(), flush)
     }
 
     /// Flushes old segments before newer ones, so that the durable transactions are a prefix whenever this

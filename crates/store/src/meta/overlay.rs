@@ -11,7 +11,7 @@ use nacre_env::sync::{RwLock, RwLockWriteGuard};
 
 use super::batch::Op;
 use super::map::Map;
-use super::patience::patiently;
+use super::spin::spin_then_block;
 use super::{KEY_LEN_MAX, Table};
 
 /// Number of shards: enough that two threads, each with three locked, seldom need the same one.
@@ -159,7 +159,7 @@ impl Overlay {
         let mut locked = Locked { overlay: self, few: [const { None }; FEW], more: Vec::new() };
         for (count, shard) in shards.iter().enumerate() {
             let maps = &self.shard(shard).maps;
-            let guard = (shard, patiently(|| maps.try_write(), || maps.write()));
+            let guard = (shard, spin_then_block(|| maps.try_write(), || maps.write()));
             match locked.few.get_mut(count) {
                 Some(slot) => *slot = Some(guard),
                 None => locked.more.push(guard),

@@ -80,7 +80,7 @@ use upkeep::Upkeep;
 use volume::{STORE, STORE_KEY, Volume};
 
 /// Time for which a device may still be in use by a process that was killed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// See the [module documentation](self). Dropping it closes it.
 pub struct BlockStore {
@@ -159,7 +159,7 @@ impl BlockStore {
             create_bytes: create.then_some(options.size / BLOCK * BLOCK),
             // This process holds the lock of the directory: another user of the device is about to end, or is
             // not a store.
-            patience: PATIENCE,
+            patience: TIMEOUT,
             ..DirectDeviceOptions::default()
         };
         let device = DirectDevice::open(&path, &device_options).map_err(|error| ObjectError::Device {

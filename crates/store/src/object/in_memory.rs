@@ -19,14 +19,14 @@ pub(super) fn is_in_memory(fd: impl AsFd) -> bool {
 }
 
 /// Budget of [`AT_ONCE`] bytes for copies of one call; a transfer beyond it is reported as a wait.
-pub(super) struct Patience {
+pub(super) struct CopyBudget {
     left: usize,
 }
 
-impl Patience {
+impl CopyBudget {
     /// Creates the budget for the transfers of one call, which are copies if `is_memory`.
-    pub(super) fn new(is_memory: bool) -> Patience {
-        Patience { left: if is_memory { AT_ONCE } else { 0 } }
+    pub(super) fn new(is_memory: bool) -> CopyBudget {
+        CopyBudget { left: if is_memory { AT_ONCE } else { 0 } }
     }
 
     /// Does a transfer of `len` bytes; all but short copies in [`nacre_env::blocking`].
@@ -75,7 +75,7 @@ pub(super) mod tests {
     #[test]
     fn short_copies_are_no_waits_and_everything_else_is() {
         let of = |is_memory: bool, lens: &[usize]| {
-            let mut patience = Patience::new(is_memory);
+            let mut patience = CopyBudget::new(is_memory);
             waits_told(|| lens.iter().for_each(|len| patience.transfer(*len, || ())))
         };
         assert_eq!(of(false, &[0, 1, 4096]), 3);

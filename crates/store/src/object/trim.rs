@@ -77,7 +77,7 @@ struct Counters {
     failures: AtomicU64,
 }
 
-struct Wishes {
+struct TrimControl {
     settings: TrimSettings,
     /// Counts changes of the settings: after one, a medium that refused is tried again.
     version: u64,
@@ -88,7 +88,7 @@ struct Shared {
     name: String,
     store: Arc<dyn ObjectStore>,
     load: Box<dyn Fn() -> Load + Send + Sync>,
-    wishes: Mutex<Wishes>,
+    requests: Mutex<TrimControl>,
     changed: Condvar,
     policy: Mutex<Policy>,
     counters: Counters,
@@ -118,12 +118,12 @@ impl Trimmer {
             busy_rate: if medium.is_some_and(Trim::trims_beside_work) { usual.busy_rate } else { 0 },
             ..usual
         };
-        let wishes = Wishes { settings, version: 0, is_stopping: false };
+        let requests = TrimControl { settings, version: 0, is_stopping: false };
         let shared = Arc::new(Shared {
             name,
             store,
             load,
-            wishes: Mutex::new(wishes),
+            requests: Mutex::new(requests),
             changed: Condvar::new(),
             policy: Mutex::default(),
             counters: Counters::default(),
@@ -135,14 +135,14 @@ impl Trimmer {
 
     /// Returns the settings.
     pub fn settings(&self) -> TrimSettings {
-        self.shared.wishes.lock().settings
+        self.shared.requests.lock().settings
     }
 
     /// Changes the settings, from now on.
     pub fn set_settings(&self, settings: TrimSettings) {
-        let mut wishes = self.shared.wishes.lock();
-        wishes.settings = settings;
-        wishes.version += 1;
+        let mut requests = self.shared.requests.lock();
+        requests.settings = settings;
+        requests.version += 1;
         self.shared.changed.notify_all();
     }
 
@@ -202,7 +202,7 @@ impl Trimmer {
 
     /// Stops the thread, after the trim in progress.
     pub fn stop(&self) {
-        self.shared.wishes.lock().is_stopping = true;
+        self.shared.requests.lock().is_stopping = true;
         self.shared.changed.notify_all();
         let thread = self.thread.lock().take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
@@ -224,17 +224,17 @@ impl Shared {
         let mut rest = Duration::ZERO;
         loop {
             let settings = {
-                let mut wishes = self.wishes.lock();
-                if !wishes.is_stopping && wishes.version == version && !rest.is_zero() {
-                    self.changed.wait_for(&mut wishes, rest);
+                let mut requests = self.requests.lock();
+                if !requests.is_stopping && requests.version == version && !rest.is_zero() {
+                    self.changed.wait_for(&mut requests, rest);
                 }
-                if wishes.is_stopping {
+                if requests.is_stopping {
                     return;
                 }
-                if std::mem::replace(&mut version, wishes.version) != wishes.version {
+                if std::mem::replace(&mut version, requests.version) != requests.version {
                     self.policy.lock().forgive();
                 }
-                wishes.settings
+                requests.settings
             };
             rest = self.turn(&settings, begun);
         }

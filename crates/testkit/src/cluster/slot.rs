@@ -13,7 +13,7 @@ use crate::wait;
 /// A file system uses about one CPU; more file systems than this slow each other down until deadlines pass.
 const SLOTS: usize = 2;
 /// Timeout for a slot: longer than any test may take.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const TIMEOUT: Duration = Duration::from_secs(1800);
 
 thread_local! {
     static HELD: Cell<usize> = const { Cell::new(0) };
@@ -44,7 +44,7 @@ impl Slot {
         let files: Vec<File> = (0..SLOTS)
             .map(|number| File::create(directory.join(number.to_string())).expect("the directory is ours"))
             .collect();
-        let number = wait::until(PATIENCE, "another test's file system has ended", || {
+        let number = wait::until(TIMEOUT, "another test's file system has ended", || {
             files.iter().position(|file| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok())
         });
         Slot { _lock: files.into_iter().nth(number) }

@@ -345,9 +345,9 @@ on_every_shape! {
         make_pipe(&root.join("pipe"));
         let directory = File::open(&root).expect("open");
         let (set, get, inherit) = (1, 2, 0x200);
-        for (name, wish) in [("link", (7, 0)), ("pipe", (8, 0)), ("inner", (9, inherit)), ("", (10, inherit))] {
-            assert_eq!(project(&directory, set, name, wish).0, 0, "{name}");
-            assert_eq!(project(&directory, get, name, (0, 0)), (0, wish.0, wish.1), "{name}");
+        for (name, requested) in [("link", (7, 0)), ("pipe", (8, 0)), ("inner", (9, inherit)), ("", (10, inherit))] {
+            assert_eq!(project(&directory, set, name, requested).0, 0, "{name}");
+            assert_eq!(project(&directory, get, name, (0, 0)), (0, requested.0, requested.1), "{name}");
         }
         let listed = lfs(cluster, &["project", text(&root)]);
         let mut lines: Vec<_> = listed.lines().map(|line| line.trim_start().replace(text(&root), "")).collect();
@@ -393,17 +393,17 @@ on_every_shape! {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("chmod");
         // Through ioctls: one that they create, and buffers that are too small and large enough.
         let directory = File::open(&root).expect("open");
-        let mut wish = attribute(&path, "lustre.lmv").expect("get");
-        let value = wish.clone();
-        put(&mut wish, 16, b"other");
-        assert_eq!(ioctl(&directory, LMV_SETSTRIPE, &mut packed(0o755, [b"by ioctl\0", &wish], [&mut [], &mut []])), 0);
+        let mut requested = attribute(&path, "lustre.lmv").expect("get");
+        let value = requested.clone();
+        put(&mut requested, 16, b"other");
+        assert_eq!(ioctl(&directory, LMV_SETSTRIPE, &mut packed(0o755, [b"by ioctl\0", &requested], [&mut [], &mut []])), 0);
         let second = File::open(root.join("by ioctl")).expect("open");
         let mut buffer = vec![0x5a; 256];
         put(&mut buffer, 0, &0x0CD2_0CD0u32.to_le_bytes());
         put(&mut buffer, 4, &1u32.to_le_bytes());
         assert_eq!((ioctl(&second, LMV_GETSTRIPE, &mut buffer), u32_at(&buffer, 4)), (-libc::E2BIG, 2));
         assert_eq!(ioctl(&second, LMV_GETSTRIPE, &mut buffer), 0);
-        assert_eq!((&buffer[..27], buffer[27]), (&wish[..], 0x5a));
+        assert_eq!((&buffer[..27], buffer[27]), (&requested[..], 0x5a));
         assert_eq!(ioctl(&directory, LMV_GETSTRIPE, &mut buffer), -libc::EINVAL, "not a question for a layout");
         put(&mut buffer, 0, &0x0CD2_0CD0u32.to_le_bytes());
         assert_eq!(ioctl(&directory, LMV_GETSTRIPE, &mut buffer), -libc::ENODATA);

@@ -50,7 +50,7 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Returns a `lov_user_md_v1` without objects, followed by bytes that must not change.
-fn wish(size: u32, count: u16, offset: u16) -> Vec<u8> {
+fn requested(size: u32, count: u16, offset: u16) -> Vec<u8> {
     let mut bytes = vec![0; 32];
     put(&mut bytes, 0, &0x0BD1_0BD0u32.to_le_bytes());
     put(&mut bytes, 4, &1u32.to_le_bytes());
@@ -104,11 +104,11 @@ on_every_shape! {
         let root = cluster.directory("d");
         let path = root.join("f");
         let file = create_delayed(&path);
-        let mut buffer = wish(1 << 20, 2, 1);
+        let mut buffer = requested(1 << 20, 2, 1);
         assert_eq!(ioctl(&file, SETSTRIPE, &mut buffer), 0);
         assert_eq!((u32_at(&buffer, 24), buffer[28], buffer[30]), (1 << 20, 2, 0), "what became of it");
         assert!(buffer[32..].iter().all(|&byte| byte == FILL), "no more than was passed");
-        assert_eq!(ioctl(&file, SETSTRIPE, &mut wish(1 << 20, 1, 1)), -libc::EEXIST);
+        assert_eq!(ioctl(&file, SETSTRIPE, &mut requested(1 << 20, 1, 1)), -libc::EEXIST);
         let mut all = vec![FILL; 4096];
         assert_eq!(ioctl(&file, GETSTRIPE, &mut all), 0);
         let layout = attribute(&path, "lustre.lov").expect("get");
@@ -116,23 +116,23 @@ on_every_shape! {
         assert!(all[80..].iter().all(|&byte| byte == FILL));
         assert_eq!((u32_at(&all, 32 + 20), u32_at(&all, 56 + 20)), (1, 2), "the OSTs");
         // Space for one object.
-        let mut one = wish(0, 1, 0);
+        let mut one = requested(0, 1, 0);
         assert_eq!(ioctl(&file, GETSTRIPE, &mut one), 0);
         assert_eq!((&one[..56], one[56]), (&layout[..56], FILL));
         for (size, count, offset) in [(100_000, 1, 0xffff), (65536, 2001, 0xffff), (65536, 1, 77)] {
             let other = create_delayed(&root.join("other"));
-            assert_eq!(ioctl(&other, SETSTRIPE, &mut wish(size, count, offset)), -libc::EINVAL);
+            assert_eq!(ioctl(&other, SETSTRIPE, &mut requested(size, count, offset)), -libc::EINVAL);
         }
         assert_eq!(ioctl(&file, SETSTRIPE, &mut vec![0xff; 4096]), -libc::EINVAL);
         // Directories.
         let directory = File::open(&root).expect("open");
         let of_root = attribute(cluster.mount(), "lustre.lov").expect("a default of the file system");
         assert_eq!((ioctl(&directory, GETSTRIPE, &mut all), &all[..of_root.len()]), (0, &of_root[..]), "none of its own");
-        assert_eq!(ioctl(&directory, SETSTRIPE, &mut wish(131_072, 3, 0xffff)), 0);
+        assert_eq!(ioctl(&directory, SETSTRIPE, &mut requested(131_072, 3, 0xffff)), 0);
         assert_eq!(lfs(cluster, &["getstripe", "-d", "-c", text(&root)]), "3");
         assert_eq!(ioctl(&directory, GETSTRIPE, &mut all), 0);
         assert_eq!((u32_at(&all, 24), all[28]), (131_072, 3));
-        assert_eq!(ioctl(&directory, SETSTRIPE, &mut wish(0, 0, 0xffff)), 0);
+        assert_eq!(ioctl(&directory, SETSTRIPE, &mut requested(0, 0, 0xffff)), 0);
         assert_eq!((ioctl(&directory, GETSTRIPE, &mut all), &all[..of_root.len()]), (0, &of_root[..]), "none any more");
         // A writer learns the layout before the first write; a reader sees that there is none yet.
         let fresh = create_delayed(&root.join("fresh"));
@@ -150,11 +150,11 @@ on_every_shape! {
         let path = cluster.directory("d").join("f");
         lfs(cluster, &["setstripe", "-E", "1M", "-c", "1", "-E", "2M", "-c", "2", "-E", "-1", "-c", "3", text(&path)]);
         let file = OpenOptions::new().read(true).write(true).open(&path).expect("open");
-        let mut room = wish(0, 2000, 0);
+        let mut room = requested(0, 2000, 0);
         assert_eq!(ioctl(&file, GETSTRIPE, &mut room), 0);
         assert_eq!((u32_at(&room, 0), room[28]), (0x0BD1_0BD0, 3), "the last while the file is empty");
         fs::write(&path, vec![1; (1 << 20) + 1]).expect("write");
-        let mut room = wish(0, 2000, 0);
+        let mut room = requested(0, 2000, 0);
         assert_eq!(ioctl(&file, GETSTRIPE, &mut room), 0);
         assert_eq!((u32_at(&room, 0), room[28]), (0x0BD1_0BD0, 2), "then the last with objects");
         let mut whole = vec![0; 4096];
@@ -244,17 +244,17 @@ on_every_shape! {
         assert_eq!(ioctl(&file, MDTIDX, &mut parent), 0);
         assert_eq!(u32_at(&parent, 0), 0);
         // A directory with a requested placement on MDTs.
-        let mut wish = vec![0u8; 48];
-        put(&mut wish, 0, &0x0CD3_0CD0u32.to_le_bytes());
-        put(&mut wish, 4, &[1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+        let mut requested = vec![0u8; 48];
+        put(&mut requested, 0, &0x0CD3_0CD0u32.to_le_bytes());
+        put(&mut requested, 4, &[1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
         let made = root.join("made");
         assert!(!made.exists());
-        assert_eq!(ioctl(&directory, MKDIR, &mut packed(0o750, [b"made\0", &wish], [&mut [], &mut []])), 0);
+        assert_eq!(ioctl(&directory, MKDIR, &mut packed(0o750, [b"made\0", &requested], [&mut [], &mut []])), 0);
         let found = fs::metadata(&made).expect("there at once");
         assert!(found.is_dir() && found.mode() & 0o700 == 0o700);
-        assert_eq!(ioctl(&directory, MKDIR, &mut packed(0o755, [b"made\0", &wish], [&mut [], &mut []])), -libc::EEXIST);
-        wish[8..12].fill(1);
-        assert_eq!(ioctl(&directory, MKDIR, &mut packed(0o755, [b"other\0", &wish], [&mut [], &mut []])), -libc::EINVAL);
+        assert_eq!(ioctl(&directory, MKDIR, &mut packed(0o755, [b"made\0", &requested], [&mut [], &mut []])), -libc::EEXIST);
+        requested[8..12].fill(1);
+        assert_eq!(ioctl(&directory, MKDIR, &mut packed(0o755, [b"other\0", &requested], [&mut [], &mut []])), -libc::EINVAL);
     }
 
     fn targets_are_counted_and_tell_their_space(cluster) {
@@ -328,9 +328,9 @@ fn what_has_a_name_moves_to_the_mdts_of_a_layout() {
         lfs(cluster, &["mkdir", "-i", "0", text(&root)]);
         fs::write(root.join("file"), "content").expect("write");
         let directory = File::open(&root).expect("open");
-        let migrate = |name: &str, wish: &[u8]| {
+        let migrate = |name: &str, requested: &[u8]| {
             let name = format!("{name}\0");
-            ioctl(&directory, MIGRATE, &mut packed(0, [name.as_bytes(), wish], [&mut [], &mut []]))
+            ioctl(&directory, MIGRATE, &mut packed(0, [name.as_bytes(), requested], [&mut [], &mut []]))
         };
         let mdt_of = |name: &str| {
             let opened = File::open(root.join(name)).expect("open");
@@ -339,9 +339,9 @@ fn what_has_a_name_moves_to_the_mdts_of_a_layout() {
             u32_at(&index, 0)
         };
         // The MDT may process a close a moment after it.
-        let migrate_closed = |name: &str, wish: &[u8]| {
+        let migrate_closed = |name: &str, requested: &[u8]| {
             wait::until(wait::SOON, "it is closed", || {
-                Some(migrate(name, wish)).filter(|result| *result != -libc::EBUSY)
+                Some(migrate(name, requested)).filter(|result| *result != -libc::EBUSY)
             })
         };
         // A file has been moved when the call returns.
@@ -372,7 +372,7 @@ fn what_has_a_name_moves_to_the_mdts_of_a_layout() {
             assert_eq!(lfs(cluster, &["getdirstripe", "-c", text(&sub)]), count);
             assert_eq!(fs::read_dir(&sub).expect("list").count(), 30);
         }
-        for (name, wish, error) in [
+        for (name, requested, error) in [
             ("none", on_mdts(&[1]), libc::ENOENT),
             ("file", on_mdts(&[7]), libc::EINVAL),
             ("sub/0", on_mdts(&[1]), libc::EINVAL),
@@ -380,7 +380,7 @@ fn what_has_a_name_moves_to_the_mdts_of_a_layout() {
             ("file", on_mdts(&[2])[..20].to_vec(), libc::EINVAL),
             ("file", vec![0xff; 48], libc::EINVAL),
         ] {
-            assert_eq!(migrate(name, &wish), -error, "{name} {wish:?}");
+            assert_eq!(migrate(name, &requested), -error, "{name} {requested:?}");
         }
         Identity::user(1000).act(|| assert_eq!(migrate("file", &on_mdts(&[2])), -libc::EPERM));
         assert_eq!(mdt_of("file"), 1);
@@ -392,8 +392,8 @@ fn directories_are_spread_and_shown_and_get_defaults_with_several_mdts() {
     on_each_shape_with_mdts("abid", 3, |cluster, _| {
         let root = cluster.directory("d");
         let directory = File::open(&root).expect("open");
-        let make = |name: &[u8], wish: &[u8]| {
-            ioctl(&directory, MKDIR, &mut packed(0o755, [name, wish], [&mut [], &mut []]))
+        let make = |name: &[u8], requested: &[u8]| {
+            ioctl(&directory, MKDIR, &mut packed(0o755, [name, requested], [&mut [], &mut []]))
         };
         let layout = |name: &str, room: u32| {
             let mut buffer = vec![FILL; 1024];

@@ -15,7 +15,7 @@ const LMV_MAGIC: u32 = 0x0CD3_0CD0;
 
 /// Requested placement of a new directory.
 #[derive(Debug, Clone, Copy)]
-pub enum Wish {
+pub enum Striping {
     Nowhere,
     On(usize),
     /// Number of shards, their hash, and the MDT of the first.
@@ -24,15 +24,17 @@ pub enum Wish {
     Overspread(usize),
 }
 
-impl Wish {
-    pub fn roll(random: &mut Rng, mdts: usize) -> Wish {
+impl Striping {
+    pub fn roll(random: &mut Rng, mdts: usize) -> Striping {
         match random.usize(..16) {
-            0..5 => Wish::Nowhere,
-            5..9 => Wish::On(random.usize(..mdts)),
-            9 => Wish::Overspread(mdts + 1 + random.usize(..mdts)),
-            _ => {
-                Wish::Spread(2 + random.usize(..mdts - 1), 1 + random.usize(..4) as u32, random.usize(..mdts))
-            }
+            0..5 => Striping::Nowhere,
+            5..9 => Striping::On(random.usize(..mdts)),
+            9 => Striping::Overspread(mdts + 1 + random.usize(..mdts)),
+            _ => Striping::Spread(
+                2 + random.usize(..mdts - 1),
+                1 + random.usize(..4) as u32,
+                random.usize(..mdts),
+            ),
         }
     }
 }
@@ -51,17 +53,17 @@ pub struct Maker {
 }
 
 impl Maker {
-    pub fn make(&self, parent: &Path, name: &str, wish: Wish) -> io::Result<()> {
-        let spreads = matches!(wish, Wish::Spread(..) | Wish::Overspread(_));
+    pub fn make(&self, parent: &Path, name: &str, requested: Striping) -> io::Result<()> {
+        let spreads = matches!(requested, Striping::Spread(..) | Striping::Overspread(_));
         if spreads && !self.restripes && parent.join(name).is_dir() {
             // The command would restripe it.
             return Err(io::Error::from_raw_os_error(libc::EEXIST));
         }
-        match wish {
-            Wish::Nowhere => fs::create_dir(parent.join(name)),
-            Wish::On(mdt) => ask(parent, name, 0, mdt, 0),
-            Wish::Spread(count, hash, first) => ask(parent, name, count, first, hash),
-            Wish::Overspread(count) => {
+        match requested {
+            Striping::Nowhere => fs::create_dir(parent.join(name)),
+            Striping::On(mdt) => ask(parent, name, 0, mdt, 0),
+            Striping::Spread(count, hash, first) => ask(parent, name, count, first, hash),
+            Striping::Overspread(count) => {
                 let path = parent.join(name);
                 self.lfs(&["mkdir", "-C", &count.to_string()], &path)
             }
@@ -103,16 +105,16 @@ fn ask(parent: &Path, name: &str, count: usize, first: usize, hash: u32) -> io::
     const HEAD: usize = 576;
     let mut name = name.as_bytes().to_vec();
     name.push(0);
-    let mut wish = vec![0u8; 48];
+    let mut requested = vec![0u8; 48];
     for (at, word) in [(0, LMV_MAGIC), (4, count as u32), (8, first as u32), (12, hash)] {
-        wish[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        requested[at..at + 4].copy_from_slice(&word.to_le_bytes());
     }
     let mut bytes = vec![0u8; HEAD];
-    for field in [&name, &wish] {
+    for field in [&name, &requested] {
         bytes.extend_from_slice(field);
         bytes.resize(bytes.len().next_multiple_of(8), 0);
     }
-    let words = [(0, bytes.len()), (4, 0x0001_0004), (476, 0o755), (512, name.len()), (528, wish.len())];
+    let words = [(0, bytes.len()), (4, 0x0001_0004), (476, 0o755), (512, name.len()), (528, requested.len())];
     for (at, word) in words {
         bytes[at..at + 4].copy_from_slice(&(word as u32).to_le_bytes());
     }

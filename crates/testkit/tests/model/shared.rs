@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use fastrand::Rng;
 use rustix::fs::CWD;
 
-use super::dirs::{Maker, Wish};
+use super::dirs::{Maker, Striping};
 use super::worker::{Outcome, flags_of, roll_flags};
 
 const FILES: usize = 6;
@@ -63,12 +63,12 @@ impl Shared {
             }
             3 | 4 => {
                 let (parent, name) = (self.dir(random), dir_name(random));
-                let wish = Wish::roll(random, self.maker.mdts);
+                let requested = Striping::roll(random, self.maker.mdts);
                 // An existing one may be restriped by this, one command at a time.
-                let made = self.maker.make(&parent, &name, wish);
+                let made = self.maker.make(&parent, &name, requested);
                 let made = made.or_else(|error| ignore(error, libc::EBUSY));
                 let made = made.or_else(|error| ignore(error, libc::EALREADY));
-                (format!("mkdir {name} in {parent:?} {wish:?}"), made)
+                (format!("mkdir {name} in {parent:?} {requested:?}"), made)
             }
             5 => (format!("unlink {path:?}"), fs::remove_file(&path)),
             6 => (format!("rmdir {path:?}"), fs::remove_dir(&path)),

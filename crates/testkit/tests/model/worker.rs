@@ -12,7 +12,7 @@ use nacre_testkit::exerciser::fill;
 use nacre_testkit::wait;
 use rustix::fs::{AtFlags, CWD, RenameFlags, XattrFlags};
 
-use super::dirs::{Maker, Wish};
+use super::dirs::{Maker, Striping};
 use super::tree::{Expected, Flags, Id, Kind, Place, ROOT, Tree};
 
 const NAMES: usize = 7;
@@ -171,12 +171,15 @@ impl Worker {
             return self.remove(true);
         }
         let at = self.place();
-        let wish = Wish::roll(&mut self.random, self.maker.mdts);
-        self.note(format!("mkdir {at:?} {wish:?}"));
-        let made = self.maker.make(&self.path_in(0, at.0), &at.1, wish);
+        let requested = Striping::roll(&mut self.random, self.maker.mdts);
+        self.note(format!("mkdir {at:?} {requested:?}"));
+        let made = self.maker.make(&self.path_in(0, at.0), &at.1, requested);
         let there = self.tree.find(&at).map(|id| &self.tree.node(id).kind);
         if self.maker.restripes
-            && matches!((there, wish), (Some(Kind::Dir(_)), Wish::Spread(..) | Wish::Overspread(_)))
+            && matches!(
+                (there, requested),
+                (Some(Kind::Dir(_)), Striping::Spread(..) | Striping::Overspread(_))
+            )
         {
             // An existing directory is restriped, as in Lustre; or its names are still moving.
             return match made {

@@ -9,8 +9,8 @@ use crate::lock::{IoLock, LockMessage, LockRequest, ServerMessage};
 use crate::mds::{ClosingData, DirEntry, DirPage, ListedLayout, LockRange};
 use crate::peer::PeerReply;
 use nacre_layout::{
-    Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, Pattern, PoolName,
-    StripeObject, Wish,
+    Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutRequest, LayoutSpec, Pattern,
+    PoolName, StripeObject,
 };
 use nacre_lock::{
     Enqueue, EnqueueFlags, InodeBits, LockGrant, LockHandle, Lvb, Mode, Need, Outcome, ResourceId, Wanted,
@@ -78,9 +78,9 @@ fn wanted_layout() -> Layout {
 }
 
 /// A requested layout of two components, of which the first has `spec`.
-fn composite_wish(spec: LayoutSpec) -> Wish {
+fn composite_request(spec: LayoutSpec) -> LayoutRequest {
     let flags = ComponentFlags::PREFER_READ;
-    Wish::Composite(vec![
+    LayoutRequest::Composite(vec![
         ComponentSpec { extent: Extent { start: 0, end: 1 << 20 }, flags, spec },
         ComponentSpec {
             extent: Extent { start: 1 << 20, end: Extent::EOF },
@@ -178,9 +178,9 @@ fn layout_requests(spec: LayoutSpec) -> Vec<MdsRequest<'static>> {
     vec![
         MdsRequest::LayoutIntent { fid: fid(1), start: 0, end: 1 << 20 },
         MdsRequest::GetLayout { fid: fid(1) },
-        MdsRequest::SetLayout { fid: fid(1), wish: Wish::Plain(spec.clone()) },
-        MdsRequest::SetLayout { fid: fid(1), wish: composite_wish(spec.clone()) },
-        MdsRequest::SetLayout { fid: fid(1), wish: composite_wish(listed(spec)) },
+        MdsRequest::SetLayout { fid: fid(1), requested: LayoutRequest::Plain(spec.clone()) },
+        MdsRequest::SetLayout { fid: fid(1), requested: composite_request(spec.clone()) },
+        MdsRequest::SetLayout { fid: fid(1), requested: composite_request(listed(spec)) },
         MdsRequest::GetDefaultLayout { fid: fid(1) },
         MdsRequest::ReadDir { fid: Fid::ROOT, cookie: 4, max_bytes: 65536, plus: true, locks: lock_range() },
         MdsRequest::ReadLink { fid: fid(1) },
@@ -226,7 +226,7 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
             data: ClosingData { object: fid(1), offset: 5, bytes: b"bytes" },
         },
         MdsRequest::Peer(peer::requests().remove(0)),
-        MdsRequest::Restripe { fid: fid(1), wish: b"lum" },
+        MdsRequest::Restripe { fid: fid(1), requested: b"lum" },
         MdsRequest::ListInodes { fids: vec![fid(1), fid(2)], layouts: true, locks: LockRange::default() },
         MdsRequest::Migrate { fid: fid(1), to: fid(2), lmv: b"lmv" },
         MdsRequest::Inodes { after: fid(1), count_max: 100, kind: InodeKind::NamedOn(3) },
@@ -276,7 +276,7 @@ fn mds_replies() -> Vec<MdsReply> {
         MdsReply::Created { attr: attr(), created: true, layout: Some(layout()), parent: attr() },
         MdsReply::Opened { attr: attr(), layout: None, data: Some(b"small".to_vec()), lock: LockHandle(7) },
         MdsReply::Layout(Some(layout())),
-        MdsReply::DefaultLayout(Some(Wish::Plain(spec))),
+        MdsReply::DefaultLayout(Some(LayoutRequest::Plain(spec))),
         MdsReply::Removed { fid: fid(1), attr: None },
         MdsReply::Directory(page),
         MdsReply::Directory(scanned),

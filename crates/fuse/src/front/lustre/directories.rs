@@ -78,8 +78,8 @@ pub(super) fn migrate(asked: &Asked<'_>) -> StatusResult<i32> {
     let memory = asked.memory()?;
     let question = asked.obd(&memory)?;
     let name = name_in(&question.inline[0]).ok_or(Status::EINVAL)?;
-    let wish = DirDefault::decode(&question.inline[1]).map_err(|_| Status::EINVAL)?;
-    let outcome = asked.client.names.migrate(asked.caller, (asked.fid, name), &wish);
+    let requested = DirDefault::decode(&question.inline[1]).map_err(|_| Status::EINVAL)?;
+    let outcome = asked.client.names.migrate(asked.caller, (asked.fid, name), &requested);
     asked.names.expire();
     outcome.map(|()| 0)
 }
@@ -89,19 +89,19 @@ pub(super) fn make_directory(asked: &Asked<'_>) -> StatusResult<i32> {
     let memory = asked.memory()?;
     let question = asked.obd(&memory)?;
     let name = name_in(&question.inline[0]).ok_or(Status::EINVAL)?;
-    let wish = &question.inline[1];
+    let requested = &question.inline[1];
     let mode = FileKind::Directory.mode_bits() | question.kind & (0o777 | S_ISVTX);
     let what = Created { new: NewFile::Directory, mode, umask: memory.umask() };
-    if u32_at(wish, 0)? != lustre::LMV_MAGIC_FOREIGN {
-        let wish = DirDefault::decode(wish).map_err(|_| Status::EINVAL)?;
+    if u32_at(requested, 0)? != lustre::LMV_MAGIC_FOREIGN {
+        let requested = DirDefault::decode(requested).map_err(|_| Status::EINVAL)?;
         // Lustre's programs send a count of one if the user has not specified any.
-        let restripes = !(0..=1).contains(&wish.count);
-        return make_or_restripe(asked, name, &what, &wish, restripes).map(|()| 0);
+        let restripes = !(0..=1).contains(&requested.count);
+        return make_or_restripe(asked, name, &what, &requested, restripes).map(|()| 0);
     }
     let made = asked.client.names.create_on(asked.caller, (asked.fid, name), &what, None)?;
     asked.client.inodes.forget(made.node, 1);
     if let Err(status) =
-        asked.client.names.setxattr(asked.caller, made.attr.fid, LAYOUT, wish, XattrFlags::CREATE)
+        asked.client.names.setxattr(asked.caller, made.attr.fid, LAYOUT, requested, XattrFlags::CREATE)
     {
         // No plain directory may be left in its place.
         if let Err(status) = asked.client.names.unlink(asked.caller, asked.fid, name, true) {

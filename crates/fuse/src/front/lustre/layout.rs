@@ -42,7 +42,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
 ///
 /// # Errors
 /// `EINVAL` for an invalid or oversized layout.
-fn length_of_wish(head: &[u8]) -> StatusResult<usize> {
+fn length_of_request(head: &[u8]) -> StatusResult<usize> {
     let length = match u32_at(head, 0) {
         Some(MAGIC_V1) => Some(LEN_V1),
         Some(MAGIC_V3) => Some(LEN_V3),
@@ -90,17 +90,17 @@ fn layout_of(asked: &Asked<'_>, attr: &Attr) -> StatusResult<Vec<u8>> {
 pub(super) fn set_stripe(asked: &Asked<'_>) -> StatusResult<i32> {
     let memory = asked.memory()?;
     let address = memory.argument();
-    let mut wish = memory.read_vec(address, FOREIGN_HEADER)?;
-    if u32_at(&wish, 0) != Some(MAGIC_FOREIGN) {
-        wish = memory.read_vec(address, LEN_V1)?;
+    let mut requested = memory.read_vec(address, FOREIGN_HEADER)?;
+    if u32_at(&requested, 0) != Some(MAGIC_FOREIGN) {
+        requested = memory.read_vec(address, LEN_V1)?;
     }
-    let wish = memory.read_vec(address, length_of_wish(&wish)?)?;
+    let requested = memory.read_vec(address, length_of_request(&requested)?)?;
     let attr = asked.client.inodes.getattr(asked.fid)?;
     let flags = if attr.is_dir() { XattrFlags::empty() } else { XattrFlags::CREATE };
-    asked.client.names.setxattr(asked.caller, asked.fid, LOV, &wish, flags)?;
-    if attr.is_regular() && u32_at(&wish, 0) != Some(MAGIC_FOREIGN) {
+    asked.client.names.setxattr(asked.caller, asked.fid, LOV, &requested, flags)?;
+    if attr.is_regular() && u32_at(&requested, 0) != Some(MAGIC_FOREIGN) {
         let layout = layout_of(asked, &attr)?;
-        memory.write(address, &layout[..layout.len().min(wish.len())])?;
+        memory.write(address, &layout[..layout.len().min(requested.len())])?;
     }
     Ok(0)
 }
@@ -197,16 +197,16 @@ mod tests {
 
     #[test]
     fn wishes_have_the_length_that_they_say_up_to_the_largest_layout() {
-        assert_eq!(length_of_wish(&head(MAGIC_V1, 1, 0xffff)), Ok(32));
-        assert_eq!(length_of_wish(&head(MAGIC_V3, 1, 3)), Ok(48));
-        assert_eq!(length_of_wish(&head(MAGIC_SPECIFIC, 1, 3)), Ok(48 + 72));
-        assert_eq!(length_of_wish(&head(MAGIC_SPECIFIC, 1, 0xffff)), Err(Status::EINVAL));
-        assert_eq!(length_of_wish(&head(MAGIC_COMPOSITE, 272, 0)), Ok(272));
-        assert_eq!(length_of_wish(&head(MAGIC_COMPOSITE, 65537, 0)), Err(Status::EINVAL));
-        assert_eq!(length_of_wish(&head(MAGIC_FOREIGN, 11, 0)[..16]), Ok(27));
-        assert_eq!(length_of_wish(&head(MAGIC_FOREIGN, u32::MAX, 0)), Err(Status::EINVAL));
-        assert_eq!(length_of_wish(&head(0, 0, 0)), Err(Status::EINVAL));
-        assert_eq!(length_of_wish(b""), Err(Status::EINVAL));
+        assert_eq!(length_of_request(&head(MAGIC_V1, 1, 0xffff)), Ok(32));
+        assert_eq!(length_of_request(&head(MAGIC_V3, 1, 3)), Ok(48));
+        assert_eq!(length_of_request(&head(MAGIC_SPECIFIC, 1, 3)), Ok(48 + 72));
+        assert_eq!(length_of_request(&head(MAGIC_SPECIFIC, 1, 0xffff)), Err(Status::EINVAL));
+        assert_eq!(length_of_request(&head(MAGIC_COMPOSITE, 272, 0)), Ok(272));
+        assert_eq!(length_of_request(&head(MAGIC_COMPOSITE, 65537, 0)), Err(Status::EINVAL));
+        assert_eq!(length_of_request(&head(MAGIC_FOREIGN, 11, 0)[..16]), Ok(27));
+        assert_eq!(length_of_request(&head(MAGIC_FOREIGN, u32::MAX, 0)), Err(Status::EINVAL));
+        assert_eq!(length_of_request(&head(0, 0, 0)), Err(Status::EINVAL));
+        assert_eq!(length_of_request(b""), Err(Status::EINVAL));
     }
 
     #[test]

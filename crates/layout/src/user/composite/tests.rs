@@ -2,7 +2,7 @@ use super::*;
 use crate::layout::{STRIPE_COUNT_ALL, StripeObject};
 use crate::pool::PoolName;
 use crate::user::{
-    decode_added, decode_layout, decode_wish, encode_added, encode_layout, encode_wish, has_objects,
+    decode_added, decode_layout, decode_request, encode_added, encode_layout, encode_request, has_objects,
 };
 use proptest::prelude::*;
 
@@ -15,8 +15,8 @@ fn component(start: u64, end: u64, count: u16) -> ComponentSpec {
 }
 
 /// The specification of `lfs setstripe -E 4M -c 1 -E 64M -c 2 -E -1 -c -1`.
-fn pfl() -> Wish {
-    Wish::Composite(vec![
+fn pfl() -> LayoutRequest {
+    LayoutRequest::Composite(vec![
         component(0, 4 * MIB, 1),
         component(4 * MIB, 64 * MIB, 2),
         component(64 * MIB, Extent::EOF, STRIPE_COUNT_ALL),
@@ -37,7 +37,7 @@ fn file() -> Layout {
 
 #[test]
 fn the_bytes_are_those_that_lustres_tool_sends() {
-    let bytes = encode_wish(&Fid::ZERO, &pfl());
+    let bytes = encode_request(&Fid::ZERO, &pfl());
     assert_eq!(bytes.len(), 272);
     assert_eq!(
         &bytes[..32],
@@ -58,7 +58,7 @@ fn the_bytes_are_those_that_lustres_tool_sends() {
     let last: Vec<u8> =
         [&[0xd0, 0x0b, 0xd1, 0x0b, 1, 0, 0, 0][..], &[0; 16], &[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]].concat();
     assert_eq!(&bytes[240..], last);
-    assert_eq!(decode_wish(&bytes), Ok(pfl()));
+    assert_eq!(decode_request(&bytes), Ok(pfl()));
     assert!(!has_objects(&bytes));
 }
 
@@ -75,7 +75,7 @@ fn the_layout_of_a_file_has_offsets_and_sizes_as_lustres() {
     assert_eq!(decode_layout(&bytes), Ok(file()));
     assert!(has_objects(&bytes));
     // A layout copied from a file is a specification of the same shape.
-    let Ok(Wish::Composite(copied)) = decode_wish(&bytes) else { panic!("a wish") };
+    let Ok(LayoutRequest::Composite(copied)) = decode_request(&bytes) else { panic!("a request") };
     assert_eq!(
         copied.iter().map(|c| c.spec.stripe_count).collect::<Vec<_>>(),
         [Some(1), Some(2), Some(0xffff)]
@@ -147,17 +147,17 @@ fn each_field_that_cannot_be_is_refused() {
 }
 
 /// The specification of `lfs setstripe -E 1M -L mdt -E -1`, and the file created with it.
-fn on_mdt() -> (Wish, Layout) {
+fn on_mdt() -> (LayoutRequest, Layout) {
     let first = ComponentSpec { spec: LayoutSpec::ON_MDT, ..component(0, MIB, 1) };
-    let wish = Wish::Composite(vec![first, component(MIB, Extent::EOF, 1)]);
-    let mut layout = wish.to_layout(&LayoutSpec::default());
+    let requested = LayoutRequest::Composite(vec![first, component(MIB, Extent::EOF, 1)]);
+    let mut layout = requested.to_layout(&LayoutSpec::default());
     layout.place_on_mdt(FILE);
-    (wish, layout)
+    (requested, layout)
 }
 
 #[test]
 fn data_on_an_mdt_has_no_stripes_and_the_size_of_its_component() {
-    let (wish, layout) = on_mdt();
+    let (requested, layout) = on_mdt();
     let bytes = encode_layout(&FILE, &layout);
     // As in the output of `lfs getstripe -v dom`.
     assert_eq!(bytes.len(), 192);
@@ -179,10 +179,10 @@ fn data_on_an_mdt_has_no_stripes_and_the_size_of_its_component() {
     let next = Fid { ver: 1, ..FILE };
     moved.components[0].objects = vec![StripeObject::on_mdt(next)];
     assert_eq!(decode_layout(&encode_layout(&FILE, &moved)), Ok(moved));
-    let Ok(Wish::Composite(copied)) = decode_wish(&bytes) else { panic!("a wish") };
+    let Ok(LayoutRequest::Composite(copied)) = decode_request(&bytes) else { panic!("a request") };
     assert_eq!(copied[0].spec, LayoutSpec::ON_MDT);
     // The default of a directory shows the size as well.
-    assert_eq!(&encode_wish(&FILE, &wish)[152..160], [0, 0, 0x10, 0, 0, 0, 0xff, 0xff]);
+    assert_eq!(&encode_request(&FILE, &requested)[152..160], [0, 0, 0x10, 0, 0, 0, 0xff, 0xff]);
     let with = |at: usize, value: &[u8]| {
         let mut bytes = bytes.clone();
         bytes[at..at + value.len()].copy_from_slice(value);
@@ -195,10 +195,10 @@ fn data_on_an_mdt_has_no_stripes_and_the_size_of_its_component() {
 
 #[test]
 fn components_to_be_added_and_selectors_survive_their_bytes() {
-    let Wish::Composite(parts) = pfl() else { panic!("composite") };
+    let LayoutRequest::Composite(parts) = pfl() else { panic!("composite") };
     assert_eq!(decode_added(&encode_added(&parts[1..])), Ok(parts[1..].to_vec()));
-    assert!(decode_wish(&encode_added(&parts[1..])).is_err(), "a wish begins at 0");
-    assert!(decode_added(&encode_wish(&FILE, &Wish::default())).is_err());
+    assert!(decode_request(&encode_added(&parts[1..])).is_err(), "a request begins at 0");
+    assert!(decode_added(&encode_request(&FILE, &LayoutRequest::default())).is_err());
     for selector in [Selector::Id(3), Selector::WithoutObjects] {
         assert_eq!(decode_selector(&encode_selector(selector)), Ok(selector));
     }
@@ -240,16 +240,16 @@ prop_compose! {
 
 prop_compose! {
     /// Any specification of one to eight components.
-    pub(crate) fn any_wish()(
+    pub(crate) fn any_request()(
         parts in proptest::collection::vec((any_spec(), 1u64..64, 0u32..4), 1..8), open: bool, plain in 0u8..4,
         on_mdt: bool,
-    ) -> Wish {
+    ) -> LayoutRequest {
         if plain == 0 {
-            return Wish::Plain(parts[0].0.clone());
+            return LayoutRequest::Plain(parts[0].0.clone());
         }
         let mut start = 0;
         let last = parts.len() - 1;
-        Wish::Composite(parts.into_iter().enumerate().map(|(place, (spec, len, flags))| {
+        LayoutRequest::Composite(parts.into_iter().enumerate().map(|(place, (spec, len, flags))| {
             let end = if open && place == last { Extent::EOF } else { start + len * MIB };
             let extent = Extent { start, end };
             start = end;
@@ -262,8 +262,8 @@ prop_compose! {
 
 prop_compose! {
     /// Any layout of a file whose components up to some place are instantiated.
-    pub(crate) fn any_layout()(wish in any_wish(), until in 0usize..9, generation in 0u16..9) -> Layout {
-        let mut layout = wish.to_layout(&LayoutSpec::default());
+    pub(crate) fn any_layout()(requested in any_request(), until in 0usize..9, generation in 0u16..9) -> Layout {
+        let mut layout = requested.to_layout(&LayoutSpec::default());
         layout.place_on_mdt(FILE);
         for place in 0..layout.components.len().min(until) {
             if layout.components[place].pattern == Pattern::Mdt {
@@ -282,9 +282,9 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn every_wish_survives_its_bytes(wish in any_wish()) {
-        prop_assert_eq!(wish.check(), Ok(()));
-        prop_assert_eq!(decode_wish(&encode_wish(&FILE, &wish)), Ok(wish));
+    fn every_wish_survives_its_bytes(requested in any_request()) {
+        prop_assert_eq!(requested.check(), Ok(()));
+        prop_assert_eq!(decode_request(&encode_request(&FILE, &requested)), Ok(requested));
     }
 
     #[test]
@@ -310,8 +310,8 @@ proptest! {
             prop_assert!(layout.is_sound());
             prop_assert_eq!(decode_layout(&encode_layout(&FILE, &layout)), Ok(layout));
         }
-        if let Ok(wish) = decode_wish(&bytes) {
-            prop_assert_eq!(decode_wish(&encode_wish(&FILE, &wish)), Ok(wish));
+        if let Ok(requested) = decode_request(&bytes) {
+            prop_assert_eq!(decode_request(&encode_request(&FILE, &requested)), Ok(requested));
         }
     }
 
@@ -323,7 +323,7 @@ proptest! {
             head[..4].copy_from_slice(&MAGIC_COMPOSITE.to_le_bytes());
             head[4..].copy_from_slice(&len.to_le_bytes());
         }
-        let _ = (decode_layout(&bytes), decode_wish(&bytes), has_objects(&bytes));
+        let _ = (decode_layout(&bytes), decode_request(&bytes), has_objects(&bytes));
         let _ = (decode_added(&bytes), decode_selector(&bytes));
     }
 }

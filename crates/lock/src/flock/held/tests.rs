@@ -1,7 +1,7 @@
 //! Single cases, and programs of several clients at a server that restarts repeatedly.
 
 use super::*;
-use crate::flock::{Completion, FileLocks, FlockConfig, SetOutcome, Turn, WaitId};
+use crate::flock::{Completion, FileLocks, FlockConfig, SetOutcome, WaitId, WaitTicket};
 use nacre_types::ClientUuid;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -155,7 +155,7 @@ struct Asked {
     id: CallId,
     change: Change,
     waits: bool,
-    turn: Turn,
+    turn: WaitTicket,
     /// True while the call waits at the server.
     is_waiting: bool,
     /// Answer of the server, in flight.
@@ -200,7 +200,7 @@ impl World {
             }
         }
         self.turns += 1;
-        let turn = Turn { id: WaitId(self.turns), asked: self.turns };
+        let turn = WaitTicket { id: WaitId(self.turns), asked: self.turns };
         self.asked.push(Asked { id, change, waits, turn, is_waiting: false, answer: None });
     }
 

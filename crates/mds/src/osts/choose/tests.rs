@@ -18,7 +18,7 @@ fn ost(index: u16, available: u64) -> Candidate {
     }
 }
 
-fn wish(count: u16) -> Wanted<'static> {
+fn requested(count: u16) -> Wanted<'static> {
     Wanted { count, first: None, used: &[], pool: None }
 }
 
@@ -31,7 +31,10 @@ fn uses(osts: &[Candidate], count: u16, rounds: u64) -> Vec<u32> {
     let mut chooser = Chooser::new(3);
     let mut uses = vec![0; osts.len()];
     for round in 0..rounds {
-        chooser.choose(osts, &wish(count), &QOS, round * 1000).into_iter().for_each(|place| uses[place] += 1);
+        chooser
+            .choose(osts, &requested(count), &QOS, round * 1000)
+            .into_iter()
+            .for_each(|place| uses[place] += 1);
     }
     uses
 }
@@ -52,7 +55,7 @@ fn first_stripes_move_over_all_osts_whatever_the_stripe_count() {
     for count in 1..=4 {
         let mut chooser = Chooser::new(9);
         let mut firsts = [0; 4];
-        (0..400).for_each(|_| firsts[chooser.choose(&osts, &wish(count), &QOS, 0)[0]] += 1);
+        (0..400).for_each(|_| firsts[chooser.choose(&osts, &requested(count), &QOS, 0)[0]] += 1);
         assert!(firsts.iter().all(|uses| (60..=140).contains(uses)), "{count}: {firsts:?}");
     }
 }
@@ -61,7 +64,7 @@ fn first_stripes_move_over_all_osts_whatever_the_stripe_count() {
 fn turns_of_pools_are_their_own_and_those_of_servers_alternate() {
     let mut osts: Vec<Candidate> = (0..6).map(|index| ost(index, 100)).collect();
     osts[..3].iter_mut().for_each(|ost| ost.server = 1);
-    let order = choose(&osts, &wish(6));
+    let order = choose(&osts, &requested(6));
     for pair in order.windows(2) {
         assert_ne!(osts[pair[0]].server, osts[pair[1]].server, "{order:?}");
     }
@@ -69,8 +72,8 @@ fn turns_of_pools_are_their_own_and_those_of_servers_alternate() {
     let mut chooser = Chooser::new(5);
     let (mut all, mut of_pool) = ([0; 6], [0; 6]);
     for _ in 0..60 {
-        all[chooser.choose(&osts, &wish(1), &QOS, 0)[0]] += 1;
-        of_pool[chooser.choose(&osts, &Wanted { pool, ..wish(1) }, &QOS, 0)[0]] += 1;
+        all[chooser.choose(&osts, &requested(1), &QOS, 0)[0]] += 1;
+        of_pool[chooser.choose(&osts, &Wanted { pool, ..requested(1) }, &QOS, 0)[0]] += 1;
     }
     assert_eq!((all, of_pool), ([10; 6], [10; 6]));
     chooser.retain_pools(|_| false);
@@ -87,14 +90,14 @@ fn unequal_osts_are_used_by_their_free_space_and_full_ones_never() {
     let mut chooser = Chooser::new(3);
     let mut spread = [0u32; 3];
     let qos = Qos { prio_free_pct: 0, ..QOS };
-    (0..4000).for_each(|_| spread[chooser.choose(&osts, &wish(1), &qos, 0)[0]] += 1);
+    (0..4000).for_each(|_| spread[chooser.choose(&osts, &requested(1), &qos, 0)[0]] += 1);
     assert!(spread[0] > counts[0] + 200, "{spread:?} against {counts:?}");
 }
 
 #[test]
 fn the_wanted_first_ost_leads_and_no_ost_is_used_twice() {
     let osts = [ost(0, 1), ost(3, 1000), ost(7, 5)];
-    let first = Wanted { first: Some(3), ..wish(3) };
+    let first = Wanted { first: Some(3), ..requested(3) };
     assert_eq!(choose(&osts, &first), [1, 2, 0]);
 }
 
@@ -106,7 +109,7 @@ fn the_wanted_first_ost_is_waited_for_unless_it_is_full_or_away() {
         Candidate { down: true, ..ost(2, 100) },
         ost(3, 100),
     ];
-    let from = |first| choose(&osts, &Wanted { first: Some(first), ..wish(1) });
+    let from = |first| choose(&osts, &Wanted { first: Some(first), ..requested(1) });
     assert_eq!([from(0), from(1), from(2)], [[0], [3], [3]]);
 }
 
@@ -115,12 +118,12 @@ fn components_use_other_osts_than_their_neighbours_while_there_are_enough() {
     let osts: Vec<Candidate> = (0..4).map(|index| ost(index, 100)).collect();
     let mut chooser = Chooser::new(2);
     for _ in 0..20 {
-        let mut apart = chooser.choose(&osts, &Wanted { used: &[0, 3], ..wish(2) }, &QOS, 0);
+        let mut apart = chooser.choose(&osts, &Wanted { used: &[0, 3], ..requested(2) }, &QOS, 0);
         apart.sort_unstable();
         assert_eq!(apart, [1, 2]);
-        assert_eq!(chooser.choose(&osts, &Wanted { used: &[0, 3], ..wish(3) }, &QOS, 0).len(), 3);
+        assert_eq!(chooser.choose(&osts, &Wanted { used: &[0, 3], ..requested(3) }, &QOS, 0).len(), 3);
     }
-    let first = Wanted { first: Some(3), used: &[3], ..wish(2) };
+    let first = Wanted { first: Some(3), used: &[3], ..requested(2) };
     assert_eq!(choose(&osts, &first), [3, 0]);
 }
 
@@ -129,21 +132,21 @@ fn what_is_degraded_or_not_ready_or_down_is_used_when_nothing_better_is_left() {
     let mut osts = [ost(0, 100), ost(1, 100), ost(2, 100)];
     osts[0].degraded = true;
     assert_eq!(uses(&osts, 1, 20), [0, 10, 10]);
-    assert_eq!(choose(&osts, &wish(3)).len(), 3);
+    assert_eq!(choose(&osts, &requested(3)).len(), 3);
     osts[1].ready = false;
     assert_eq!(uses(&osts, 1, 20), [0, 0, 20]);
     osts[2].down = true;
     assert_eq!(
-        choose(&osts, &wish(1)),
+        choose(&osts, &requested(1)),
         [1],
         "one that has to be asked for ids comes before one that is degraded"
     );
     osts[1].full = true;
-    assert_eq!(choose(&osts, &wish(2)), [0]);
+    assert_eq!(choose(&osts, &requested(2)), [0]);
     osts[0].full = true;
-    assert_eq!(choose(&osts, &wish(1)), [2], "down, but the only one");
+    assert_eq!(choose(&osts, &requested(1)), [2], "down, but the only one");
     osts[2].full = true;
-    assert!(choose(&osts, &wish(1)).is_empty());
+    assert!(choose(&osts, &requested(1)).is_empty());
 }
 
 fn any_ost() -> impl Strategy<Value = (Option<u64>, u64, u8)> {
@@ -176,7 +179,7 @@ proptest! {
         let rounds = 400u64;
         let mut uses = vec![0u32; osts.len()];
         for round in 0..rounds {
-            let chosen = chooser.choose(&osts, &wish(count), &qos, round * 10);
+            let chosen = chooser.choose(&osts, &requested(count), &qos, round * 10);
             let mut places = chosen.clone();
             places.sort_unstable();
             places.dedup();

@@ -3,7 +3,7 @@
 
 use super::model::{Node, Posix, WRITE};
 use super::*;
-use nacre_layout::Wish;
+use nacre_layout::LayoutRequest;
 use nacre_types::{AttrFlags, Cred, SetAttrValid, StatusResult};
 
 const NAMES: [&[u8]; 4] = [b"user.a", b"trusted.b", b"security.c", b"security.capability"];
@@ -175,8 +175,8 @@ impl Posix {
             b"security.capability" => Caps::SETFCAP,
             name if !name.starts_with(b"user.") => Caps::SYS_ADMIN,
             _ => {
-                let is_kept = self.is_dir(id) && seen.mode & 0o1000 != 0 && !self.is_owner(cred, id);
-                if seen.kind == FileKind::Symlink || is_kept {
+                let is_locked_long = self.is_dir(id) && seen.mode & 0o1000 != 0 && !self.is_owner(cred, id);
+                if seen.kind == FileKind::Symlink || is_locked_long {
                     return Err(Status::EPERM);
                 }
                 return self.may(cred, id, WRITE);
@@ -350,18 +350,19 @@ fn sizes_are_checked_by_kind_and_limit() {
 #[test]
 fn layouts_are_set_where_no_data_is_lost_by_it() {
     let [root, alice, bob, _] = users();
-    let wish = Wish::Plain(nacre_layout::LayoutSpec { stripe_count: Some(2), ..Default::default() });
+    let requested =
+        LayoutRequest::Plain(nacre_layout::LayoutSpec { stripe_count: Some(2), ..Default::default() });
     let (plain, directory) = (file(0o644, false), record(FileKind::Directory, 0o755, 1000));
-    for (case, cred, record, wish, has_it_for_good, outcome) in [
-        ("a file by its owner", &alice, &plain, &wish, false, Ok(true)),
-        ("a file by another user", &bob, &plain, &wish, false, Err(Status::EACCES)),
-        ("a file with data", &alice, &plain, &wish, true, Err(Status::EALREADY)),
-        ("a directory", &root, &directory, &wish, false, Ok(true)),
-        ("a default that is taken back", &root, &directory, &Wish::default(), false, Ok(false)),
-        ("a symlink", &root, &record(FileKind::Symlink, 0o777, 1000), &wish, false, Err(Status::EINVAL)),
+    for (case, cred, record, requested, has_it_for_good, outcome) in [
+        ("a file by its owner", &alice, &plain, &requested, false, Ok(true)),
+        ("a file by another user", &bob, &plain, &requested, false, Err(Status::EACCES)),
+        ("a file with data", &alice, &plain, &requested, true, Err(Status::EALREADY)),
+        ("a directory", &root, &directory, &requested, false, Ok(true)),
+        ("a default that is taken back", &root, &directory, &LayoutRequest::default(), false, Ok(false)),
+        ("a symlink", &root, &record(FileKind::Symlink, 0o777, 1000), &requested, false, Err(Status::EINVAL)),
     ] {
         let laid = Laid { record, shards: &[], has_it_for_good };
-        let found = set_layout(cred, &laid, wish, None, Timestamp::default());
+        let found = set_layout(cred, &laid, requested, None, Timestamp::default());
         let found = found.map(|amendment| amendment.record.attr.flags.contains(AttrFlags::HAS_LAYOUT));
         assert_eq!(found, outcome, "{case}");
     }

@@ -150,7 +150,7 @@ impl World {
         Ok(shard.map_or_else(|| record.clone(), |shard| self.inodes[&shard].clone()))
     }
 
-    fn lead(&self, home: &InodeRecord, name: &[u8]) -> Option<Arc<InodeRecord>> {
+    fn entry(&self, home: &InodeRecord, name: &[u8]) -> Option<Arc<InodeRecord>> {
         let lead = self.names.get(&(home.attr.fid, name.to_vec()))?;
         Some(self.inodes[&lead.fid].clone())
     }
@@ -168,7 +168,7 @@ impl World {
             Step::Make { dir, name, kind, mode, umask } => {
                 let home = self.home(*dir, name)?;
                 check_access(&home, cred, perm::EXEC)?;
-                if self.lead(&home, name).is_some() {
+                if self.entry(&home, name).is_some() {
                     return Err(Status::EEXIST);
                 }
                 check_access(&home, cred, perm::WRITE)?;
@@ -182,13 +182,13 @@ impl World {
             Step::Link { id, dir, name } => {
                 let record = self.inodes.get(&self.fids[*id]).cloned().ok_or(Status::ENOENT)?;
                 let home = self.home(*dir, name)?;
-                let is_taken = self.lead(&home, name).is_some();
+                let is_taken = self.entry(&home, name).is_some();
                 let linking = Linking { record: &record, home: &home, name, is_taken };
                 self.perform(link(cred, &linking, now)?, now);
             }
             Step::Remove { dir, name, as_directory } => {
                 let home = self.home(*dir, name)?;
-                let victim = self.lead(&home, name);
+                let victim = self.entry(&home, name);
                 let shards = self.shards(victim.as_ref());
                 let removal = Removal {
                     home: &home,
@@ -201,7 +201,7 @@ impl World {
             }
             Step::Rename { from, to, flags } => {
                 let (from_home, to_home) = (self.home(from.0, &from.1)?, self.home(to.0, &to.1)?);
-                let (source, target) = (self.lead(&from_home, &from.1), self.lead(&to_home, &to.1));
+                let (source, target) = (self.entry(&from_home, &from.1), self.entry(&to_home, &to.1));
                 let shards = self.shards(target.as_ref());
                 let m = Move {
                     from_home: &from_home,

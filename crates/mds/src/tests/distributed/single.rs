@@ -563,8 +563,8 @@ fn shards(world: &World, dir: Fid) -> usize {
 }
 
 fn restripe(world: &World, fid: Fid, mdts: &[u16]) -> StatusResult<MdsReply> {
-    let wish = DirDefault { count: mdts.len() as i32, mdts: mdts.to_vec(), ..DirDefault::default() };
-    world.run(fid.mdt_index(), &MdsRequest::Restripe { fid, wish: &wish.encode() })
+    let requested = DirDefault { count: mdts.len() as i32, mdts: mdts.to_vec(), ..DirDefault::default() };
+    world.run(fid.mdt_index(), &MdsRequest::Restripe { fid, requested: &requested.encode() })
 }
 
 #[test]
@@ -604,8 +604,8 @@ fn a_directory_that_grows_is_split_over_mdts_that_take_something_new_unless_it_i
     let fixed = with_names(&world, "fixed");
     full([false; 3]);
     let flags = nacre_layout::dir_layout::DirFlags::FIXED;
-    let wish = DirDefault { count: 2, mdts: vec![0, 1], flags, ..DirDefault::default() };
-    let request = MdsRequest::Restripe { fid: fixed, wish: &wish.encode() };
+    let requested = DirDefault { count: 2, mdts: vec![0, 1], flags, ..DirDefault::default() };
+    let request = MdsRequest::Restripe { fid: fixed, requested: &requested.encode() };
     world.run(0, &request).expect("begins");
     world.settle();
     grow(fixed);
@@ -625,8 +625,8 @@ fn a_shard_that_is_given_up_while_it_is_listed_says_that_its_names_are_elsewhere
     let shard = *world.parts(dir).iter().find(there).expect("a shard on the other MDT");
     let mds = world.net.get(1).expect("alive");
     let seen = mds.leaves.records.find_inode(&shard).expect("read").expect("there");
-    let wish = DirDefault { count: 1, mdts: vec![0], ..DirDefault::default() };
-    world.run(0, &MdsRequest::Restripe { fid: dir, wish: &wish.encode() }).expect("begins");
+    let requested = DirDefault { count: 1, mdts: vec![0], ..DirDefault::default() };
+    world.run(0, &MdsRequest::Restripe { fid: dir, requested: &requested.encode() }).expect("begins");
     world.settle();
     assert_eq!(mds.leaves.records.find_inode(&shard), Ok(None));
     // Every listing that updates the access time has waited for its end.
@@ -691,7 +691,7 @@ fn what_is_prepared_for_a_coordinator_that_does_not_exist_or_has_forgotten_it_ex
     };
     let resolve = |world: &World| {
         let mds = world.net.get(0).expect("alive");
-        nacre_env::thread::sleep(PATIENCE);
+        nacre_env::thread::sleep(TIMEOUT);
         mds.resolver.resolve_once();
     };
     let first = world.net.get(0).expect("alive");

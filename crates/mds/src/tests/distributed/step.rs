@@ -180,8 +180,9 @@ impl Step {
             }),
             Step::Restripe { fid, count, hash } => {
                 let mdts = (0..*count as u16).map(|shard| shard % world.count()).collect();
-                let wish = DirDefault { count: *count, hash: Some(*hash), mdts, ..DirDefault::default() };
-                let request = MdsRequest::Restripe { fid: *fid, wish: &wish.encode() };
+                let requested =
+                    DirDefault { count: *count, hash: Some(*hash), mdts, ..DirDefault::default() };
+                let request = MdsRequest::Restripe { fid: *fid, requested: &requested.encode() };
                 match world.run(fid.mdt_index(), &request) {
                     Err(Status::EBUSY | Status::EALREADY) => Ok(()),
                     outcome => outcome.map(drop),

@@ -8,7 +8,7 @@ use crate::lfs::{Command, Failure, Outcome, Run, errno_of, error_text, for_each}
 use nacre_layout::dir_default::PER_MDT_MAX;
 use nacre_layout::dir_layout::SHARDS_MAX;
 use nacre_layout::user::{self, Foreign};
-use nacre_layout::{DirDefault, DirFlags, DirHash, Inherit, InheritInTurn};
+use nacre_layout::{DirDefault, DirFlags, DirHash, Inherit, InheritRoundRobin};
 use nacre_types::ioctl::MakeDirectory;
 use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::{TargetId, TargetKind};
@@ -187,8 +187,9 @@ impl Reader<'_> {
         }
         let is_default = self.parsed.has('D');
         self.check_default(is_default, count, mdts.as_deref(), in_turn)?;
-        let wish = self.wish(is_default, count, mdts.unwrap_or_default(), hash, max_inherit, in_turn)?;
-        let action = if is_default { Action::SetDefault(wish) } else { Action::Make(wish) };
+        let requested =
+            self.requested(is_default, count, mdts.unwrap_or_default(), hash, max_inherit, in_turn)?;
+        let action = if is_default { Action::SetDefault(requested) } else { Action::Make(requested) };
         Ok(Plan { action, mode, restripes: count.is_some(), paths })
     }
 
@@ -239,13 +240,13 @@ impl Reader<'_> {
         Ok(Inherit::read(levels))
     }
 
-    fn in_turn(&self) -> Result<Option<InheritInTurn>, Failure> {
+    fn in_turn(&self) -> Result<Option<InheritRoundRobin>, Failure> {
         let Some(text) = self.parsed.value('R') else { return Ok(None) };
         if !self.parsed.has('D') {
             return Err(self.wrong("'--max-inherit-rr' must be specified with '-D'".to_owned()));
         }
         let levels = self.levels(text, "max-inherit-rr")?;
-        Ok(InheritInTurn::read(levels))
+        Ok(InheritRoundRobin::read(levels))
     }
 
     fn levels(&self, text: &str, what: &str) -> Result<i64, Failure> {
@@ -263,7 +264,7 @@ impl Reader<'_> {
         is_default: bool,
         count: Option<i32>,
         mdts: Option<&[u16]>,
-        in_turn: Option<InheritInTurn>,
+        in_turn: Option<InheritRoundRobin>,
     ) -> Result<(), Failure> {
         let mdts = mdts.unwrap_or_default();
         if is_default && mdts.len() > 1 && count.is_none() {
@@ -285,14 +286,14 @@ impl Reader<'_> {
     }
 
     /// Returns the requested placement. Without an MDT and count it is one MDT with free space.
-    fn wish(
+    fn requested(
         &self,
         is_default: bool,
         count: Option<i32>,
         mdts: Vec<u16>,
         hash: Option<DirHash>,
         max_inherit: Option<Inherit>,
-        in_turn: Option<InheritInTurn>,
+        in_turn: Option<InheritRoundRobin>,
     ) -> Result<DirDefault, Failure> {
         let is_unsaid = count.is_none() && self.value(['i', 'm']).is_none();
         let by_space = is_default && mdts.is_empty() && count.unwrap_or(0) == 0;
@@ -313,7 +314,7 @@ impl Reader<'_> {
             hash,
             flags: if is_over { DirFlags::OVERSTRIPED } else { DirFlags::empty() },
             max_inherit,
-            max_inherit_rr: in_turn.unwrap_or(InheritInTurn::NONE),
+            max_inherit_rr: in_turn.unwrap_or(InheritRoundRobin::NONE),
             mdts: if mdts.len() > 1 { mdts } else { Vec::new() },
         })
     }
@@ -375,11 +376,13 @@ fn make_one(path: &Path, plan: &Plan) -> io::Result<()> {
         _ => None,
     };
     match &plan.action {
-        Action::Make(wish) if plan.restripes && path.is_dir() => {
+        Action::Make(requested) if plan.restripes && path.is_dir() => {
             // An existing directory keeps its mode.
-            return make_on(&parent, path, plan, wish);
+            return make_on(&parent, path, plan, requested);
         }
-        Action::Make(wish) if is_about_mdts(&parent, wish)? => make_on(&parent, path, plan, wish)?,
+        Action::Make(requested) if is_about_mdts(&parent, requested)? => {
+            make_on(&parent, path, plan, requested)?
+        }
         _ => fs::DirBuilder::new().mode(plan.mode.unwrap_or(MODE_DEFAULT)).create(path)?,
     }
     let finish = || {
@@ -396,33 +399,33 @@ fn make_one(path: &Path, plan: &Plan) -> io::Result<()> {
 
 /// Returns whether there is a choice of MDTs. The mount decides whether an MDT exists: it may just have
 /// joined.
-fn is_about_mdts(parent: &Mounted, wish: &DirDefault) -> io::Result<bool> {
+fn is_about_mdts(parent: &Mounted, requested: &DirDefault) -> io::Result<bool> {
     let rows = parent.targets()?;
     let is_there = |mdt: u16| rows.iter().any(|row| row.target == TargetId::mdt(mdt));
-    let named = u16::try_from(wish.index).ok();
-    if !wish.mdts.iter().copied().chain(named).all(is_there) {
+    let named = u16::try_from(requested.index).ok();
+    if !requested.mdts.iter().copied().chain(named).all(is_there) {
         return Ok(true);
     }
     Ok(rows.iter().filter(|row| row.target.kind == TargetKind::Mdt).count() > 1)
 }
 
 /// Creates a directory on the chosen MDTs.
-fn make_on(parent: &Mounted, path: &Path, plan: &Plan, wish: &DirDefault) -> io::Result<()> {
+fn make_on(parent: &Mounted, path: &Path, plan: &Plan, requested: &DirDefault) -> io::Result<()> {
     let name = path.file_name().ok_or(io::Error::from(Errno::EXIST))?;
     let mode = plan.mode;
     let umask = match mode {
         Some(_) => 0,
         None => umask(),
     };
-    let named = u16::try_from(wish.index).ok();
-    let mdts = if wish.mdts.is_empty() { named.into_iter().collect() } else { wish.mdts.clone() };
+    let named = u16::try_from(requested.index).ok();
+    let mdts = if requested.mdts.is_empty() { named.into_iter().collect() } else { requested.mdts.clone() };
     parent.make_directory(&MakeDirectory {
         name: name.as_bytes().to_vec(),
         mode: mode.unwrap_or(MODE_DEFAULT),
         umask,
-        count: wish.count,
-        hash: wish.hash.map_or(0, |hash| hash.number().into()) | wish.flags.bits(),
-        max_inherit: wish.max_inherit.0,
+        count: requested.count,
+        hash: requested.hash.map_or(0, |hash| hash.number().into()) | requested.flags.bits(),
+        max_inherit: requested.max_inherit.0,
         restripes: plan.restripes,
         migrates: false,
         mdts,
@@ -485,14 +488,14 @@ mod tests {
 
     fn made(line: &str) -> DirDefault {
         match read(line).action {
-            Action::Make(wish) => wish,
+            Action::Make(requested) => requested,
             other => panic!("{line}: {other:?}"),
         }
     }
 
     fn default(line: &str) -> DirDefault {
         match read(line).action {
-            Action::SetDefault(wish) => wish,
+            Action::SetDefault(requested) => requested,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -526,7 +529,7 @@ mod tests {
         assert_eq!(default("-D -c 0 -i -1 zz").count, 1);
         assert_eq!(default("-D -c 2 -i 1 zz").max_inherit, Inherit(3));
         assert_eq!(default("-D -i 0,1 -c 2 zz").mdts, [0, 1]);
-        assert_eq!(default("-D -i -1 --max-inherit-rr -1 zz").max_inherit_rr, InheritInTurn::UNLIMITED);
+        assert_eq!(default("-D -i -1 --max-inherit-rr -1 zz").max_inherit_rr, InheritRoundRobin::UNLIMITED);
         assert_eq!(read("-d zz").action, Action::RemoveDefault);
         assert_eq!(read("-D -d zz").action, Action::RemoveDefault);
     }

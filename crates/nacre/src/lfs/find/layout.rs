@@ -2,8 +2,8 @@
 
 use crate::lfs::mounted::Mounted;
 use crate::lfs::view::{EntryView, LayoutView, View};
+use nacre_layout::request::fitting_stripe_size;
 use nacre_layout::user;
-use nacre_layout::wish::fitting_stripe_size;
 use nacre_types::limits::STRIPE_SIZE_DEFAULT;
 use std::io;
 
@@ -78,7 +78,7 @@ impl Shape {
         match self.view() {
             None => Vec::new(),
             Some(View::Plain(layout)) => {
-                let flags = if layout.is_wish() { 0 } else { COMPONENT_INIT };
+                let flags = if layout.is_request() { 0 } else { COMPONENT_INIT };
                 vec![Part { flags, start: 0, end: u64::MAX, layout }]
             }
             Some(View::Composite(view)) => view
@@ -188,10 +188,10 @@ impl Defaults {
     /// Those of getxattr(2) on its root.
     pub fn of(mount: &Mounted) -> io::Result<Defaults> {
         let layout = mount.default_layout()?;
-        let wish = user::decode_wish(&layout).unwrap_or_default().inherited();
+        let requested = user::decode_request(&layout).unwrap_or_default().inherited();
         Ok(Defaults {
-            stripe_count: wish.stripe_count.unwrap_or(1),
-            stripe_size: wish.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT),
+            stripe_count: requested.stripe_count.unwrap_or(1),
+            stripe_size: requested.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT),
             layout,
         })
     }
@@ -204,7 +204,7 @@ impl Defaults {
     /// Replaces the unset fields of a layout by the defaults.
     pub fn resolved(&self, mut shape: Shape) -> Shape {
         let resolve = |layout: &mut LayoutView, ends: &[u64]| {
-            if !layout.is_wish() || layout.pattern & PATTERN_RAID0 == 0 {
+            if !layout.is_request() || layout.pattern & PATTERN_RAID0 == 0 {
                 return;
             }
             if layout.stripe_count == 0 {
@@ -234,7 +234,7 @@ impl Defaults {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, Wish};
+    use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutRequest, LayoutSpec};
     use nacre_types::Fid;
 
     const DEFAULTS: Defaults = Defaults { stripe_count: 3, stripe_size: 1 << 20, layout: Vec::new() };
@@ -256,8 +256,9 @@ mod tests {
 
     #[test]
     fn of_a_template_the_last_component_speaks() {
-        let wish = Wish::Composite(vec![part(0, 1 << 20, Some(1)), part(1 << 20, u64::MAX, Some(2))]);
-        let shape = DEFAULTS.resolved(Shape::decode(&user::encode_wish(&Fid::ZERO, &wish)));
+        let requested =
+            LayoutRequest::Composite(vec![part(0, 1 << 20, Some(1)), part(1 << 20, u64::MAX, Some(2))]);
+        let shape = DEFAULTS.resolved(Shape::decode(&user::encode_request(&Fid::ZERO, &requested)));
         assert_eq!((shape.stripe_count(), shape.component_count()), (2, 2));
         assert_eq!(shape.parts().iter().map(|part| part.end).collect::<Vec<_>>(), [1 << 20, u64::MAX]);
     }

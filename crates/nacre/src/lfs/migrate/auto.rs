@@ -5,7 +5,7 @@ use crate::lfs::Failure;
 use crate::lfs::getopt::Parsed;
 use crate::lfs::mounted::Mounted;
 use crate::lfs::number::parse_unsigned;
-use nacre_layout::{LayoutSpec, Wish};
+use nacre_layout::{LayoutRequest, LayoutSpec};
 use nacre_types::TargetKind;
 use nacre_types::limits::STRIPE_COUNT_MAX;
 use std::io;
@@ -36,8 +36,8 @@ pub struct Auto {
     max_free_kib: u64,
 }
 
-/// Parses the options; `wish` comes from those that may be combined with `-A`.
-pub fn of_options(parsed: &Parsed, wish: Option<Wish>) -> Result<Auto, Failure> {
+/// Parses the options; `requested` comes from those that may be combined with `-A`.
+pub fn of_options(parsed: &Parsed, requested: Option<LayoutRequest>) -> Result<Auto, Failure> {
     if let Some((_, name)) = INSTEAD.iter().find(|(key, _)| parsed.has(*key)) {
         return Err(wrong(&format!("cannot specify --auto-stripe with {name}")));
     }
@@ -47,8 +47,8 @@ pub fn of_options(parsed: &Parsed, wish: Option<Wish>) -> Result<Auto, Failure> 
             .filter(|number| *number > 0)
             .ok_or_else(|| wrong(&format!("invalid value '{text}' of '-{key}'"))),
     };
-    let spec = match wish {
-        Some(Wish::Plain(spec)) => spec,
+    let spec = match requested {
+        Some(LayoutRequest::Plain(spec)) => spec,
         _ => LayoutSpec::default(),
     };
     let (cap, min_free_kib) = (number('K', CAP)?, number('M', MIN_FREE_KIB)?);
@@ -65,7 +65,7 @@ impl Auto {
     ///
     /// # Errors
     /// Those of reading the space of OSTs.
-    pub fn wish(&self, mount: &Mounted, bytes: u64) -> io::Result<Wish> {
+    pub fn requested(&self, mount: &Mounted, bytes: u64) -> io::Result<LayoutRequest> {
         let members = match self.spec.real_pool() {
             Some(pool) => mount.pool_members(pool.as_str())?,
             None => None,
@@ -78,7 +78,7 @@ impl Auto {
             Some(space.blocks_available.saturating_mul(u64::from(space.block_size)) >> 10)
         });
         let count = self.stripe_count(bytes, free_kib);
-        Ok(Wish::Plain(LayoutSpec { stripe_count: Some(count), ..self.spec.clone() }))
+        Ok(LayoutRequest::Plain(LayoutSpec { stripe_count: Some(count), ..self.spec.clone() }))
     }
 
     /// Returns the stripe count: one more than the square root of the size in GiB, more if objects would be

@@ -36,7 +36,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Requested placement of directories and their entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Wish {
+pub struct MigrateRequest {
     /// MDTs; the directory itself goes to the first.
     pub mdts: Vec<u16>,
     /// Number of shards; 0 for the number of MDTs in the list.
@@ -50,7 +50,7 @@ pub struct Wish {
 }
 
 /// Parses the options; `None` if data of files is to be moved.
-pub fn of_options(parsed: &Parsed) -> Result<Option<Wish>, Failure> {
+pub fn of_options(parsed: &Parsed) -> Result<Option<MigrateRequest>, Failure> {
     let Some(list) = parsed.value('m') else {
         return match [('H', "-H"), ('d', "-d"), ('Z', "--clear-fixed")]
             .iter()
@@ -86,11 +86,11 @@ pub fn of_options(parsed: &Parsed) -> Result<Option<Wish>, Failure> {
     }
     let (only_directories, is_verbose) = (parsed.has('d'), parsed.has('v'));
     let hash = hash.map_or(0, |hash| hash.number().into()) | flags.bits();
-    Ok(Some(Wish { mdts, count, hash, only_directories, is_verbose }))
+    Ok(Some(MigrateRequest { mdts, count, hash, only_directories, is_verbose }))
 }
 
 /// Moves a path, and everything below it. Each failure is reported; the first one's code is returned.
-pub fn migrate(wish: &Wish, path: &Path) -> Outcome {
+pub fn migrate(requested: &MigrateRequest, path: &Path) -> Outcome {
     let found = fs::symlink_metadata(path).map_err(|error| failed(path, &error))?;
     if found.is_dir() && mounted::fid_of(path, false).map_err(|error| failed(path, &error))? == Fid::ROOT {
         return Err(failed(path, &io::Error::from(Errno::BUSY)));
@@ -100,10 +100,10 @@ pub fn migrate(wish: &Wish, path: &Path) -> Outcome {
     let exists = |index: &u16| {
         targets.iter().any(|row| row.target.kind == TargetKind::Mdt && row.target.index == *index)
     };
-    if !wish.mdts.iter().all(exists) {
+    if !requested.mdts.iter().all(exists) {
         return Err(failed(path, &io::Error::from(Errno::NODEV)));
     }
-    let mut walk = Walk { wish, device: found.dev(), first: None };
+    let mut walk = Walk { requested, device: found.dev(), first: None };
     walk.visit(path, true);
     walk.first.map_or(Ok(()), Err)
 }
@@ -115,7 +115,7 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
 }
 
 struct Walk<'a> {
-    wish: &'a Wish,
+    requested: &'a MigrateRequest,
     /// Device of the file system; inodes on others are skipped.
     device: u64,
     first: Option<Failure>,
@@ -130,15 +130,15 @@ impl Walk<'_> {
 
     /// Moves one inode, and then its entries.
     fn visit(&mut self, path: &Path, is_first: bool) {
-        match migrate_one(self.wish, path) {
-            Ok(true) => tell(self.wish.is_verbose, path),
+        match migrate_one(self.requested, path) {
+            Ok(true) => tell(self.requested.is_verbose, path),
             Ok(false) => {}
             // An entry that was removed meanwhile need not move.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) && !is_first => return,
             Err(error) => return self.note(path, &error),
         }
         let is_directory = path.symlink_metadata().is_ok_and(|found| found.is_dir());
-        if !is_directory || self.wish.only_directories {
+        if !is_directory || self.requested.only_directories {
             return;
         }
         match self.entries(path) {
@@ -169,17 +169,17 @@ impl Walk<'_> {
 ///
 /// # Errors
 /// Those of the request; `EBUSY` for a file that stays open.
-pub fn migrate_one(wish: &Wish, path: &Path) -> io::Result<bool> {
+pub fn migrate_one(requested: &MigrateRequest, path: &Path) -> io::Result<bool> {
     let is_directory = path.symlink_metadata()?.is_dir();
     let (parent, name) = place_of(path)?;
     let parent = Mounted::open(&parent)?;
-    let count = if wish.count == 0 { wish.mdts.len() as i32 } else { wish.count };
+    let count = if requested.count == 0 { requested.mdts.len() as i32 } else { requested.count };
     let ask = MakeDirectory {
         name: name.as_bytes().to_vec(),
         count,
-        hash: wish.hash,
+        hash: requested.hash,
         migrates: true,
-        mdts: wish.mdts.clone(),
+        mdts: requested.mdts.clone(),
         ..MakeDirectory::default()
     };
     let began = Instant::now();

@@ -26,7 +26,7 @@ fn pool_file() -> LayoutView {
     LayoutView { pool: Some("flash".into()), magic: MAGIC_V3, ..plain_view(2, 4 << 20, &[(4, 9), (5, 9)]) }
 }
 
-fn wish(count: u16, size: u32, pool: Option<&str>) -> LayoutView {
+fn requested(count: u16, size: u32, pool: Option<&str>) -> LayoutView {
     LayoutView {
         offset_or_generation: u16::MAX,
         pool: pool.map(str::to_owned),
@@ -131,7 +131,7 @@ fn golden_plain_files() {
                 .to_owned(),
         ),
         (
-            &wish(u16::MAX, 1 << 20, None),
+            &requested(u16::MAX, 1 << 20, None),
             "*",
             "f\nlmm_stripe_count:  -1\nlmm_stripe_size:   1048576\nlmm_pattern:       raid0\n\
              lmm_layout_gen:    0\nlmm_stripe_offset: -1\n\n"
@@ -199,8 +199,8 @@ fn golden_fields_of_plain_files() {
 
 #[test]
 fn golden_directories() {
-    let plain_one = wish(2, 4 << 20, None);
-    let pooled = wish(u16::MAX, 1 << 20, Some("flash"));
+    let plain_one = requested(2, 4 << 20, None);
+    let pooled = requested(u16::MAX, 1 << 20, Some("flash"));
     let line = "stripe_count:  2 stripe_size:   4194304 pattern:       raid0 stripe_offset: -1\n";
     let nothing = "stripe_count:  0 stripe_size:   0 pattern:        stripe_offset: -1\n";
     for (view, letters, expected) in [

@@ -11,7 +11,7 @@ use crate::lfs::{Failure, pools};
 use crate::ost_list;
 use nacre_layout::layout::{EXTENSION_UNIT, STRIPE_COUNT_ALL};
 use nacre_layout::spec::MDT_SIZE_MAX;
-use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, Pattern, SpecError, Wish};
+use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutRequest, LayoutSpec, Pattern, SpecError};
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
 use rustix::io::Errno;
 
@@ -73,7 +73,7 @@ impl Builder {
                 self.about_osts.extend(first.map(|first| ("stripe-offset", first.to_string())));
             }
             'p' => {
-                self.spec.pool = pools::wished(NAME, value)?;
+                self.spec.pool = pools::requested_pool(NAME, value)?;
                 self.about_osts.extend(self.spec.pool.map(|pool| ("pool", format!("'{pool}'"))));
             }
             'L' => self.on_mdt = is_on_mdt(value)?,
@@ -151,7 +151,7 @@ impl Builder {
     }
 
     /// Returns the layout that the options request.
-    pub fn finish(mut self) -> Result<Wish, Failure> {
+    pub fn finish(mut self) -> Result<LayoutRequest, Failure> {
         if self.end.is_none() {
             if self.on_mdt {
                 let message = format!(
@@ -162,16 +162,16 @@ impl Builder {
             if !self.flags.is_empty() {
                 return Err(usage("--component-flags must be specified with -E"));
             }
-            return Ok(Wish::Plain(self.finished_spec()?));
+            return Ok(LayoutRequest::Plain(self.finished_spec()?));
         }
         self.finish_component()?;
-        Ok(Wish::Composite(self.components))
+        Ok(LayoutRequest::Composite(self.components))
     }
 }
 
 /// Reports the fault of a layout as a whole; `path` is the first file that would get it.
-pub fn check(wish: &Wish, path: &str) -> Result<(), Failure> {
-    let Err(error) = wish.check() else { return Ok(()) };
+pub fn check(requested: &LayoutRequest, path: &str) -> Result<(), Failure> {
+    let Err(error) = requested.check() else { return Ok(()) };
     let failed = match error {
         // The message is the server's.
         SpecError::OstList | SpecError::OstTwice => {
@@ -310,7 +310,9 @@ fn component_flags(text: &str) -> Result<ComponentFlags, Failure> {
     let invalid = || usage(format!("invalid component flags '{text}'"));
     match parse_flags(text).ok_or_else(invalid)? {
         (set, 0) => ComponentFlags::from_bits(set)
-            .filter(|flags| ComponentFlags::WISHES.difference(ComponentFlags::EXTENSION).contains(*flags))
+            .filter(|flags| {
+                ComponentFlags::REQUESTABLE.difference(ComponentFlags::EXTENSION).contains(*flags)
+            })
             .ok_or_else(invalid),
         _ => Err(invalid()),
     }

@@ -8,7 +8,7 @@ use crate::lfs::number::parse_unsigned;
 use crate::lfs::view::parse_flags;
 use crate::lfs::{Failure, Outcome, errno_of, error_text};
 use nacre_layout::user::{self, Selector};
-use nacre_layout::{Extent, LayoutForm, Wish};
+use nacre_layout::{Extent, LayoutForm, LayoutRequest};
 use rustix::io::Errno;
 use std::io;
 use std::path::Path;
@@ -79,8 +79,8 @@ pub fn apply(edit: &Edit, plan: &Plan, path: &Path) -> Outcome {
             let place = mounted::directory_of(path);
             let mount = mounted::Mounted::open(place).map_err(|error| super::failed(path, &error))?;
             crate::lfs::pools::check_owners(NAME, &mount, &plan.pool_owners)?;
-            super::check_targets(NAME, &mount, &plan.wish)?;
-            add(&plan.wish, layout.end(), path)
+            super::check_targets(NAME, &mount, &plan.requested)?;
+            add(&plan.requested, layout.end(), path)
         }
         Edit::Delete(selector) => {
             let value = user::encode_selector(*selector);
@@ -98,11 +98,11 @@ pub fn apply(edit: &Edit, plan: &Plan, path: &Path) -> Outcome {
     }
 }
 
-fn add(wish: &Wish, end: u64, path: &Path) -> Outcome {
+fn add(requested: &LayoutRequest, end: u64, path: &Path) -> Outcome {
     let refused = |first: &str, what: &str| {
         Failure::exit(1, format!("{first}Add layout component(s) to {} failed. {what}", path.display()))
     };
-    let Wish::Composite(components) = wish else { return Ok(()) };
+    let LayoutRequest::Composite(components) = requested else { return Ok(()) };
     let mut components = components.clone();
     if let Some(first) = components.first_mut() {
         if end == Extent::EOF {

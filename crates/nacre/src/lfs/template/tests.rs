@@ -63,11 +63,11 @@ fn parsed(text: &str) -> Vec<ComponentSpec> {
 }
 
 prop_compose! {
-    fn any_wish()(
+    fn any_request()(
         parts in proptest::collection::vec((0u32..4, 1u16..6, any::<bool>(), 0u16..4, 0u8..3, 1u64..64), 1..8),
         open: bool, plain in 0u8..4,
         on_mdt: bool, listed: bool,
-    ) -> Wish {
+    ) -> LayoutRequest {
         let spec = |(size, count, all, first, pool): (u32, u16, bool, u16, u8)| LayoutSpec {
             stripe_size: Some(65536 << size),
             stripe_count: Some(if all { STRIPE_COUNT_ALL } else { count }),
@@ -84,7 +84,7 @@ prop_compose! {
                 spec.osts = (0..count).map(|i| (first + i) % 5).collect();
             }
             if plain == 0 {
-                return Wish::Plain(spec);
+                return LayoutRequest::Plain(spec);
             }
             let end = if open && place == last { Extent::EOF } else { start + len * MIB };
             let extent = Extent { start, end };
@@ -99,16 +99,16 @@ prop_compose! {
                 components.push(ComponentSpec { extent, flags: ComponentFlags::EXTENSION, spec: step });
             }
         }
-        Wish::Composite(components)
+        LayoutRequest::Composite(components)
     }
 }
 
 proptest! {
     #[test]
-    fn every_layout_survives_yaml_and_a_script_that_reads_the_text(wish in any_wish(), until in 0usize..9) {
-        let mut layout = wish.to_layout(&LayoutSpec::default());
-        prop_assert_eq!(parse(&shown(&layout, true)), Ok(wish.clone()));
-        if let Wish::Composite(components) = &wish {
+    fn every_layout_survives_yaml_and_a_script_that_reads_the_text(requested in any_request(), until in 0usize..9) {
+        let mut layout = requested.to_layout(&LayoutSpec::default());
+        prop_assert_eq!(parse(&shown(&layout, true)), Ok(requested.clone()));
+        if let LayoutRequest::Composite(components) = &requested {
             // Templates contain lists of OSTs with their pools; the text has objects only.
             let mut without_lists = components.clone();
             for spec in without_lists.iter_mut().map(|part| &mut part.spec).filter(|spec| !spec.osts.is_empty()) {
@@ -195,8 +195,8 @@ fn what_is_no_template_is_refused_as_such() {
 
 #[test]
 fn what_a_template_leaves_out_is_the_default_but_for_ends() {
-    assert_eq!(parse(""), Ok(Wish::Plain(LayoutSpec::default())));
-    assert_eq!(parse("---\n# nothing\n...\n"), Ok(Wish::Plain(LayoutSpec::default())));
+    assert_eq!(parse(""), Ok(LayoutRequest::Plain(LayoutSpec::default())));
+    assert_eq!(parse("---\n# nothing\n...\n"), Ok(LayoutRequest::Plain(LayoutSpec::default())));
     let lost =
         |place| Err(Refusal::Impossible(None, format!("component {place} has no 'lcme_extent.e_end'")));
     assert_eq!(parse("components:\n- lcme_id: 1"), lost(1));
@@ -204,7 +204,7 @@ fn what_a_template_leaves_out_is_the_default_but_for_ends() {
     assert_eq!(parse("components:\n"), Err(Refusal::Impossible(None, "'components' has none".to_owned())));
     let text = "components:\n- lcme_extent.e_end: 1048576\n- lcme_extent.e_end: EOF\n  sub_layout:\n    \
         lmm_stripe_count: 2\n";
-    let Ok(Wish::Composite(parts)) = parse(text) else { panic!("components") };
+    let Ok(LayoutRequest::Composite(parts)) = parse(text) else { panic!("components") };
     let extents: Vec<Extent> = parts.iter().map(|part| part.extent).collect();
     assert_eq!(extents, [Extent { start: 0, end: 1 << 20 }, Extent { start: 1 << 20, end: Extent::EOF }]);
     assert_eq!(parts[1].spec.stripe_count, Some(2));

@@ -131,7 +131,7 @@ impl Conn {
         let Greeting { nid, connected, socket, inbox, .. } = greeting;
         let config = &peer.config;
         // With other endpoints to use, an unresponsive one is given up after one missed ping.
-        let patience = if peer.active_ends() > 1 { config.ping_interval * 2 } else { config.dead_after };
+        let timeouts = if peer.active_ends() > 1 { config.ping_interval * 2 } else { config.dead_after };
         Conn {
             target: peer.target,
             nid,
@@ -147,7 +147,7 @@ impl Conn {
             flights: peer.flights.clone(),
             in_flight_max: connected.in_flight_max.min(config.in_flight_max).max(1) as usize,
             ping_interval: config.ping_interval,
-            dead_after: config.dead_after.min(patience),
+            dead_after: config.dead_after.min(timeouts),
             interrupt_grace: config.interrupt_grace,
             sending: Mutex::new(()),
             inbox: Mutex::new(inbox),

@@ -110,10 +110,10 @@ unsafe impl Send for Waiter {}
 unsafe impl Sync for Waiter {}
 
 /// Waiters that a thread keeps for its next requests.
-const KEPT_MAX: usize = 8;
+const POOL_MAX: usize = 8;
 
 thread_local! {
-    static KEPT: RefCell<Vec<Arc<Waiter>>> = const { RefCell::new(Vec::new()) };
+    static POOL: RefCell<Vec<Arc<Waiter>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Waiter {
@@ -128,7 +128,7 @@ impl Waiter {
             state: AtomicU32::new(PENDING),
             outcome: Mutex::new(None),
         };
-        if let Some(mut kept) = KEPT.try_with(|kept| kept.borrow_mut().pop()).ok().flatten()
+        if let Some(mut kept) = POOL.try_with(|kept| kept.borrow_mut().pop()).ok().flatten()
             // A waiter that another thread still refers to is not reused.
             && let Some(memory) = Arc::get_mut(&mut kept)
         {
@@ -140,9 +140,9 @@ impl Waiter {
 
     /// Recycles the waiter when its owner is done with it.
     pub(crate) fn keep(self: &Arc<Self>) {
-        let _ = KEPT.try_with(|kept| {
+        let _ = POOL.try_with(|kept| {
             let mut kept = kept.borrow_mut();
-            if kept.len() < KEPT_MAX {
+            if kept.len() < POOL_MAX {
                 kept.push(self.clone());
             }
         });

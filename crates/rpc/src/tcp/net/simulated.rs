@@ -1,7 +1,7 @@
 //! A network in memory, for threads of a simulation: bytes arrive after a delay of its clock, and a test can
 //! break connections or partition one direction.
 
-use super::{END, EVENTS, Interest, Patience};
+use super::{END, EVENTS, Interest, Timeouts};
 use crate::tcp::socket::TICK;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
@@ -263,7 +263,7 @@ impl SimulatedNetwork {
             match connected {
                 Some(Some(id)) => {
                     let (network, own) = (self.clone(), server.ip());
-                    return Ok(Stream { network, id, own, way: Way::ToServer, patience: None });
+                    return Ok(Stream { network, id, own, way: Way::ToServer, timeouts: None });
                 }
                 Some(None) => return Err(Status::ECONNREFUSED),
                 None => go_on()?,
@@ -295,7 +295,7 @@ pub(in crate::tcp) struct Stream {
     /// Direction in which it sends.
     way: Way,
     /// Timeouts of calls; without them calls do not wait.
-    pub(super) patience: Option<Patience>,
+    pub(super) timeouts: Option<Timeouts>,
 }
 
 impl Stream {
@@ -320,13 +320,13 @@ impl Stream {
         });
     }
 
-    fn until(&self, waits: bool, limit: impl Fn(&Patience) -> Duration) -> Instant {
-        let patience = self.patience.as_ref().filter(|_| waits);
-        Instant::now() + patience.map_or(Duration::ZERO, limit)
+    fn until(&self, waits: bool, limit: impl Fn(&Timeouts) -> Duration) -> Instant {
+        let timeouts = self.timeouts.as_ref().filter(|_| waits);
+        Instant::now() + timeouts.map_or(Duration::ZERO, limit)
     }
 
     pub(super) fn send(&self, pieces: &[IoSlice<'_>], waits: bool) -> io::Result<usize> {
-        let until = self.until(waits, |patience| patience.send);
+        let until = self.until(waits, |timeouts| timeouts.send);
         let sent = self.network.wait(Some(until), |state, now| {
             let arrives = now + state.delay;
             let Some(link) = state.links.get_mut(&self.id) else { return Some(Err(ErrorKind::BrokenPipe)) };
@@ -351,7 +351,7 @@ impl Stream {
     }
 
     pub(super) fn receive(&self, pieces: &mut [IoSliceMut<'_>], waits: bool) -> io::Result<usize> {
-        self.take(pieces, self.until(waits, |patience| patience.receive), false)
+        self.take(pieces, self.until(waits, |timeouts| timeouts.receive), false)
     }
 
     pub(super) fn peek(&self, first: &mut [u8]) -> io::Result<usize> {
@@ -426,7 +426,7 @@ impl Listener {
         }
         let (id, caller, _) = queue.pop_front().ok_or(ErrorKind::WouldBlock)?;
         let (network, own) = (self.network.clone(), self.addr.ip());
-        Ok((Stream { network, id, own, way: Way::ToClient, patience: None }, caller))
+        Ok((Stream { network, id, own, way: Way::ToClient, timeouts: None }, caller))
     }
 
     /// Stops listening and breaks the connections that were not accepted.

@@ -172,10 +172,10 @@ impl Sealer {
                 self.own.resize(self.own.len().max(start), 0);
                 self.own.extend_from_slice(data);
                 if self.own.len() - start >= TOGETHER_MAX {
-                    self.end_together(together.take())?;
+                    self.seal_batch(together.take())?;
                 }
             } else {
-                self.end_together(together.take())?;
+                self.seal_batch(together.take())?;
                 self.begin(data.len());
                 self.waiting.push(Piece::Own(from..self.own.len()));
                 from = self.own.len();
@@ -185,12 +185,12 @@ impl Sealer {
             }
             at += data.len();
         }
-        self.end_together(together)?;
+        self.seal_batch(together)?;
         self.waiting.push(Piece::Own(from..self.own.len()));
         Ok(())
     }
 
-    fn end_together(&mut self, start: Option<usize>) -> io::Result<()> {
+    fn seal_batch(&mut self, start: Option<usize>) -> io::Result<()> {
         let Some(start) = start else { return Ok(()) };
         let header = self.way.header(self.own.len() - start);
         if let Some(place) = self.own.get_mut(start - HEADER..start) {

@@ -115,7 +115,7 @@ impl Client {
 /// Lock messages that are kept for a client without a control connection. Beyond that the oldest are dropped;
 /// the lock server repeats them as long as it waits for an answer. As many as a busy client gets in the tenth
 /// of a second that a reconnect takes.
-const KEPT_MAX: usize = 256;
+const BACKLOG_MAX: usize = 256;
 
 /// Callbacks to a remote client over the control connection that it opened, if there is one. The mutex is
 /// held during a send, so that messages are sent in order.
@@ -142,7 +142,7 @@ impl WayBack {
         if self.kept.contains(&message) {
             return;
         }
-        if self.kept.len() == KEPT_MAX {
+        if self.kept.len() == BACKLOG_MAX {
             self.kept.pop_front();
         }
         self.kept.push_back(message);
@@ -379,10 +379,10 @@ mod tests {
     fn the_newest_messages_are_kept_each_once() {
         let mut way = WayBack::default();
         let message = |number| LockMessage::Glimpse { glimpse: number, handle: LockHandle(1) };
-        for number in 0..KEPT_MAX as u64 + 3 {
+        for number in 0..BACKLOG_MAX as u64 + 3 {
             way.keep(message(number));
             way.keep(message(number));
         }
-        assert!(way.kept.into_iter().eq((3..KEPT_MAX as u64 + 3).map(message)));
+        assert!(way.kept.into_iter().eq((3..BACKLOG_MAX as u64 + 3).map(message)));
     }
 }

@@ -28,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long a reply waits for the socket before its thread counts as waiting.
-const SEND_TURN_MAX: Duration = Duration::from_millis(5);
+const SEND_WAIT_MAX: Duration = Duration::from_millis(5);
 /// How long a callback waits for the control connection, and then for the client to receive it.
 const CALLBACK_MAX: Duration = Duration::from_millis(100);
 /// Time after which an idle thread ends.
@@ -182,7 +182,7 @@ impl Connection {
     /// Sends the parts of one or more frames, in this order.
     pub(super) fn send_parts(&self, parts: &[&[u8]]) {
         let total: usize = parts.iter().map(|part| part.len()).sum();
-        let sent = match self.sending.try_lock_for(SEND_TURN_MAX) {
+        let sent = match self.sending.try_lock_for(SEND_WAIT_MAX) {
             Some(guard) => match self.socket.try_send(parts, true) {
                 Ok(sent) if sent == total => return,
                 // The peer is slow: another thread reads on while this one waits with the lock.
@@ -252,7 +252,7 @@ impl Connection {
 
     fn run_further(self: Arc<Self>) {
         let end = ThreadEnd { connection: &self };
-        if self.take_lead() {
+        if self.become_leader() {
             self.serve(true);
         }
         drop(end);
@@ -264,13 +264,13 @@ impl Connection {
         let guard = InterruptTarget::install();
         let target = guard.target().clone();
         self.targets.lock().push(target.clone());
-        let lead = Rc::new(Lead { connection: self.clone(), leading: Cell::new(leading) });
+        let lead = Rc::new(LeaderHook { connection: self.clone(), leading: Cell::new(leading) });
         let hook = nacre_env::install_hook(lead.clone());
         let mut work = Work::new(self, session, &target);
         let reuses_buffers = self.shared.config.reuses_buffers;
         loop {
             if !lead.leading.get() {
-                if !self.take_lead() {
+                if !self.become_leader() {
                     break;
                 }
                 lead.leading.set(true);
@@ -321,7 +321,7 @@ impl Connection {
     }
 
     /// Becomes the leader, or waits as an idle thread if there are few. `false`: this thread has to end.
-    fn take_lead(&self) -> bool {
+    fn become_leader(&self) -> bool {
         let mut roles = self.roles.lock();
         loop {
             if roles.ended {
@@ -344,7 +344,7 @@ impl Connection {
     }
 
     /// Passes the lead to another thread, because the leader is about to wait.
-    fn give_up_lead(self: &Arc<Self>) {
+    fn resign(self: &Arc<Self>) {
         let mut roles = self.roles.lock();
         roles.led = false;
         if roles.ended {
@@ -474,15 +474,15 @@ impl Drop for ThreadEnd<'_> {
 }
 
 /// The blocking hook of a serving thread.
-struct Lead {
+struct LeaderHook {
     connection: Arc<Connection>,
     leading: Cell<bool>,
 }
 
-impl BlockingHook for Lead {
+impl BlockingHook for LeaderHook {
     fn enter(&self) {
         if self.leading.replace(false) {
-            self.connection.give_up_lead();
+            self.connection.resign();
         }
     }
 

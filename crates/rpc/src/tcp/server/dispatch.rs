@@ -29,7 +29,7 @@ const REQUEST_BODY_MAX: u32 = 1 << 20;
 /// Largest request of a peer without a key, in bytes: an enrolment.
 const ENROLMENT_MAX: u32 = 8 << 10;
 /// Bytes that an idle thread keeps for requests, and as many for replies.
-const MESSAGE_KEPT_MAX: usize = 64 << 10;
+const REUSED_MESSAGE_MAX: usize = 64 << 10;
 
 /// State of one thread, whose buffers are used again for each request.
 pub(super) struct Work<'a> {
@@ -109,7 +109,7 @@ impl<'a> Work<'a> {
         }
         for buffer in [&mut self.body, &mut self.reply] {
             buffer.clear();
-            buffer.shrink_to(MESSAGE_KEPT_MAX);
+            buffer.shrink_to(REUSED_MESSAGE_MAX);
         }
     }
 

@@ -38,7 +38,7 @@ impl Extent {
 
 /// A request for blocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish {
+pub(super) struct AllocationRequest {
     /// Object that will own them.
     pub(super) owner: Fid,
     /// Block that would continue the object's last extent.
@@ -131,20 +131,20 @@ impl Allocator {
 
     /// Takes up to the requested number of blocks, in one piece; `None` if nothing is free outside of
     /// windows.
-    pub(super) fn allocate(&mut self, wish: Wish) -> Option<Extent> {
+    pub(super) fn allocate(&mut self, requested: AllocationRequest) -> Option<Extent> {
         self.clock += 1;
-        if let Some(extent) = self.take_from_window(&wish) {
+        if let Some(extent) = self.take_from_window(&requested) {
             return Some(extent);
         }
-        if let Some(extent) = self.take_after(&wish) {
+        if let Some(extent) = self.take_after(&requested) {
             return Some(extent);
         }
-        if wish.is_stream {
-            return self.open_window(&wish);
+        if requested.is_stream {
+            return self.open_window(&requested);
         }
-        let is_small = wish.blocks <= SMALL_MAX;
-        let found = self.free.find(wish.blocks, is_small)?;
-        let len = found.len.min(wish.blocks);
+        let is_small = requested.blocks <= SMALL_MAX;
+        let found = self.free.find(requested.blocks, is_small)?;
+        let len = found.len.min(requested.blocks);
         let start = if is_small { found.end() - len } else { found.start };
         self.carve(Extent { start, len });
         Some(Extent { start, len })
@@ -172,57 +172,57 @@ impl Allocator {
         Some(taken)
     }
 
-    fn take_from_window(&mut self, wish: &Wish) -> Option<Extent> {
-        let window = self.windows.get_mut(&wish.owner).filter(|window| window.extent.len > 0)?;
+    fn take_from_window(&mut self, requested: &AllocationRequest) -> Option<Extent> {
+        let window = self.windows.get_mut(&requested.owner).filter(|window| window.extent.len > 0)?;
         window.used_at = self.clock;
-        let taken = Extent { start: window.extent.start, len: wish.blocks.min(window.extent.len) };
+        let taken = Extent { start: window.extent.start, len: requested.blocks.min(window.extent.len) };
         window.extent = Extent { start: taken.end(), len: window.extent.len - taken.len };
         self.window_blocks -= taken.len;
         Some(taken)
     }
 
     /// Takes the blocks that follow the object's data, if they are free.
-    fn take_after(&mut self, wish: &Wish) -> Option<Extent> {
-        let found = self.free.starting_at(wish.after?)?;
+    fn take_after(&mut self, requested: &AllocationRequest) -> Option<Extent> {
+        let found = self.free.starting_at(requested.after?)?;
         // The rest goes into a window for streams, so that no other object takes it.
-        if found.len < wish.blocks {
+        if found.len < requested.blocks {
             return None;
         }
-        Some(self.take_with_window(wish, found))
+        Some(self.take_with_window(requested, found))
     }
 
-    fn open_window(&mut self, wish: &Wish) -> Option<Extent> {
+    fn open_window(&mut self, requested: &AllocationRequest) -> Option<Extent> {
         if self.clock >= self.looked_at + WINDOW_IDLE {
             self.looked_at = self.clock;
             self.close_windows(self.clock - WINDOW_IDLE);
         }
-        let wanted = self.window_size(wish);
+        let wanted = self.window_size(requested);
         let found = match self.free.find(wanted, false)? {
             found if found.len >= wanted => found,
-            _ => self.free.find(wish.blocks, false)?,
+            _ => self.free.find(requested.blocks, false)?,
         };
-        Some(self.take_with_window(wish, found))
+        Some(self.take_with_window(requested, found))
     }
 
-    fn window_size(&self, wish: &Wish) -> u64 {
-        let next = self.windows.get(&wish.owner).map_or(WINDOW_FIRST, |window| window.next);
-        wish.blocks + next.min(self.free_blocks() / WINDOW_SHARE)
+    fn window_size(&self, requested: &AllocationRequest) -> u64 {
+        let next = self.windows.get(&requested.owner).map_or(WINDOW_FIRST, |window| window.next);
+        requested.blocks + next.min(self.free_blocks() / WINDOW_SHARE)
     }
 
     /// Takes the beginning of a free extent, and the following blocks as a window if a stream asks for one.
-    fn take_with_window(&mut self, wish: &Wish, found: Extent) -> Extent {
-        let taken = Extent { start: found.start, len: wish.blocks.min(found.len) };
-        let window_len = match wish.is_stream {
-            true => (self.window_size(wish) - wish.blocks).min(found.len - taken.len),
+    fn take_with_window(&mut self, requested: &AllocationRequest, found: Extent) -> Extent {
+        let taken = Extent { start: found.start, len: requested.blocks.min(found.len) };
+        let window_len = match requested.is_stream {
+            true => (self.window_size(requested) - requested.blocks).min(found.len - taken.len),
             false => 0,
         };
         self.carve(Extent { start: found.start, len: taken.len + window_len });
-        if wish.is_stream {
-            let next = self.windows.get(&wish.owner).map_or(WINDOW_FIRST, |window| window.next);
+        if requested.is_stream {
+            let next = self.windows.get(&requested.owner).map_or(WINDOW_FIRST, |window| window.next);
             let extent = Extent { start: taken.end(), len: window_len };
             let window = Window { extent, next: (next * 2).min(WINDOW_MAX), used_at: self.clock };
             self.window_blocks += window_len;
-            self.windows.insert(wish.owner, window);
+            self.windows.insert(requested.owner, window);
             self.limit_windows();
         }
         taken

@@ -188,7 +188,7 @@ impl Defrag {
                 Err(ObjectError::Closed) => {}
                 Err(error) if error.status() == Status::ENOSPC => {}
                 Err(error) => {
-                    log::error!("{}: moving objects together: {error}", objects.volume().dir().display())
+                    log::error!("{}: moving objects group_commit: {error}", objects.volume().dir().display())
                 }
             }
             next = Instant::now() + PASS_EVERY;

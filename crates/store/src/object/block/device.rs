@@ -119,7 +119,7 @@ pub trait BlockDevice: Send + Sync {
         next: &mut dyn FnMut() -> Option<ReadOp<'a>>,
         done: &mut dyn FnMut(usize, usize, &[u8]),
     ) -> io::Result<()> {
-        read_together(|batch| self.read(batch), next, done)
+        read_batch(|batch| self.read(batch), next, done)
     }
 
     /// Returns memory for asynchronous reads; `None` if the device does not support them.
@@ -180,7 +180,7 @@ pub trait Fetch: Send {
 }
 
 /// Implements [`BlockDevice::read_each`] with one batch.
-pub(super) fn read_together<'a>(
+pub(super) fn read_batch<'a>(
     read: impl FnOnce(&mut [ReadOp<'_>]) -> io::Result<()>,
     next: &mut dyn FnMut() -> Option<ReadOp<'a>>,
     done: &mut dyn FnMut(usize, usize, &[u8]),

@@ -1,6 +1,6 @@
 //! Free space, and space that becomes free when a generation is durable.
 
-use super::allocator::{Allocator, Extent, Wish};
+use super::allocator::{AllocationRequest, Allocator, Extent};
 use super::device::BLOCK;
 use crate::object::{ObjectError, Result};
 use nacre_env::sync::{Condvar, Mutex};
@@ -235,8 +235,8 @@ impl SpaceBook {
         let mut left = blocks;
         let mut tries = 0;
         while left > 0 {
-            let wish = Wish { owner, after, blocks: left, is_stream };
-            let got = self.allocator.lock().allocate(wish);
+            let requested = AllocationRequest { owner, after, blocks: left, is_stream };
+            let got = self.allocator.lock().allocate(requested);
             let Some(got) = got else {
                 tries += 1;
                 if let Err(error) = self.make_room(tries, &complete) {

@@ -11,9 +11,9 @@ use super::allocator::Extent;
 use super::device::{BLOCK, BlockDevice};
 use super::medium::Medium;
 use super::space::{Share, SpaceBook, Wanted, WriteStream};
+use crate::group_commit::GroupCommit;
 use crate::meta::{Batch, MetaStore, Table, TransNo};
 use crate::object::{ObjectError, Result, Trim, Trimmed};
-use crate::together::Together;
 use nacre_env::sync::{Mutex, RwLock, RwLockReadGuard};
 use nacre_ondisk::block::BlockStoreRecord;
 use nacre_types::Fid;
@@ -39,7 +39,7 @@ pub(super) struct Volume {
     gate: RwLock<()>,
     generation: AtomicU64,
     completed: AtomicU64,
-    together: Together,
+    group_commit: GroupCommit,
     /// Flushes that failed.
     failures: AtomicU64,
     /// Modifying calls in progress.
@@ -82,7 +82,7 @@ impl Volume {
             gate: RwLock::new(()),
             generation: AtomicU64::new(newest.max(state.generation) + 1),
             completed: AtomicU64::new(state.generation),
-            together: Together::default(),
+            group_commit: GroupCommit::default(),
             failures: AtomicU64::new(0),
             changing: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
@@ -183,7 +183,7 @@ impl Volume {
         if self.completed() >= upto {
             return Ok(());
         }
-        nacre_env::blocking(|| self.together.until(upto, || self.completed(), || self.flush()))
+        nacre_env::blocking(|| self.group_commit.until(upto, || self.completed(), || self.flush()))
     }
 
     fn flush(&self) -> Result<()> {

@@ -271,11 +271,11 @@ impl AheadBook {
         }
         let mut ahead = handle.ahead.lock();
         ahead.written_ms = now_ms;
-        let Some(wish) = ahead.growth.on_write(offset, len, max_bytes) else { return };
+        let Some(requested) = ahead.growth.on_write(offset, len, max_bytes) else { return };
         if offset + len <= ahead.end || ahead.is_barred || now_ms < ahead.refused_until_ms {
             return;
         }
-        nacre_env::blocking(|| match self.extend(handle, &mut ahead, offset + len, wish) {
+        nacre_env::blocking(|| match self.extend(handle, &mut ahead, offset + len, requested) {
             Ok(true) => {}
             Ok(false) | Err(Errno::NOSPC | Errno::DQUOT) => ahead.refused_until_ms = now_ms + REFUSED_MS,
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.is_off.store(true, Ordering::Relaxed),
@@ -283,13 +283,13 @@ impl AheadBook {
         });
     }
 
-    /// Reserves space for a write up to `end` and `wish` bytes after it; false if there is too little.
+    /// Reserves space for a write up to `end` and `requested` bytes after it; false if there is too little.
     fn extend(
         self: &Arc<Self>,
         handle: &Arc<Handle>,
         ahead: &mut Ahead,
         end: u64,
-        wish: u64,
+        requested: u64,
     ) -> std::result::Result<bool, Errno> {
         let size = handle.file.stat()?.size;
         let from = size.max(ahead.end).div_ceil(BLOCK) * BLOCK;
@@ -297,7 +297,7 @@ impl AheadBook {
             return Ok(true);
         }
         let most = (self.available().unwrap_or(0) / SHARE).saturating_sub(self.reserved_bytes());
-        let to = (end.div_ceil(BLOCK) * BLOCK + wish).min(from.saturating_add(most / BLOCK * BLOCK));
+        let to = (end.div_ceil(BLOCK) * BLOCK + requested).min(from.saturating_add(most / BLOCK * BLOCK));
         if to <= end || to > nacre_types::limits::FILE_SIZE_MAX {
             return Ok(false);
         }

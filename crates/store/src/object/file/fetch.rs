@@ -16,14 +16,14 @@ use std::sync::{Arc, Weak};
 const QUEUE_MAX: usize = 64;
 
 /// A range of an object. Weak, because the last holder of a destroyed object frees its space.
-struct Wish {
+struct PrefetchRequest {
     handle: Weak<Handle>,
     range: Range<u64>,
 }
 
 #[derive(Default)]
 struct Queue {
-    wishes: VecDeque<Wish>,
+    requests: VecDeque<PrefetchRequest>,
     is_stopping: bool,
 }
 
@@ -44,11 +44,11 @@ impl Fetcher {
     /// Queues a range to be fetched into the page cache. Advice only.
     pub(super) fn fetch(&self, handle: &Arc<Handle>, range: Range<u64>) {
         let mut queue = self.queue.lock();
-        if queue.wishes.len() >= QUEUE_MAX || queue.is_stopping {
+        if queue.requests.len() >= QUEUE_MAX || queue.is_stopping {
             drop(queue);
             return handle.file.start_fetch(range.start, range.end);
         }
-        queue.wishes.push_back(Wish { handle: Arc::downgrade(handle), range });
+        queue.requests.push_back(PrefetchRequest { handle: Arc::downgrade(handle), range });
         drop(queue);
         self.changed.notify_one();
     }
@@ -59,23 +59,23 @@ impl Fetcher {
         self.changed.notify_all();
     }
 
-    fn next(&self) -> Option<Wish> {
+    fn next(&self) -> Option<PrefetchRequest> {
         let mut queue = self.queue.lock();
         loop {
             if queue.is_stopping {
                 return None;
             }
-            if let Some(wish) = queue.wishes.pop_front() {
-                return Some(wish);
+            if let Some(requested) = queue.requests.pop_front() {
+                return Some(requested);
             }
             self.changed.wait(&mut queue);
         }
     }
 
     fn run(&self) {
-        while let Some(wish) = self.next() {
-            if let Some(handle) = wish.handle.upgrade() {
-                handle.file.start_fetch(wish.range.start, wish.range.end);
+        while let Some(requested) = self.next() {
+            if let Some(handle) = requested.handle.upgrade() {
+                handle.file.start_fetch(requested.range.start, requested.range.end);
             }
         }
     }

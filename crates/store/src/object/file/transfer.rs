@@ -17,7 +17,7 @@ use super::handle::Handle;
 use super::local::SlotFile;
 use super::options::FileStoreOptions;
 use crate::object::cache_policy::PolicyCell;
-use crate::object::in_memory::Patience;
+use crate::object::in_memory::CopyBudget;
 use crate::object::{ObjectError, ObjectStoreStats, Result};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ impl Transfers {
         ahead: u32,
     ) -> Result<usize> {
         let fail = |error| ObjectError::io("read", handle.object, error);
-        let mut patience = Patience::new(self.is_memory);
+        let mut patience = CopyBudget::new(self.is_memory);
         if let Some(direct) = self.direct_for(handle, offset, buffer, false) {
             self.reads_waited.fetch_add(1, Ordering::Relaxed);
             match patience.transfer(buffer.len(), || read_direct(direct, offset, buffer)) {

@@ -59,7 +59,7 @@ fn migration() -> Operation {
     let updates = vec![
         Update::InodeIn { fid: fid(2), record, xattrs, links: vec![name()] },
         Update::InodeOut { fid: fid(1) },
-        Update::Relead { at: name(), fid: fid(2), kind: FileKind::Regular },
+        Update::Retarget { at: name(), fid: fid(2), kind: FileKind::Regular },
         Update::NewParent { fid: fid(3), name: b"name".to_vec(), from: fid(1), to: fid(2) },
         Update::Replaced { fid: fid(1), by: fid(2), lmv: RecordBytes(b"lmv".to_vec()) },
     ];
@@ -83,7 +83,7 @@ pub(super) fn requests() -> Vec<PeerRequest> {
         PeerRequest::Sync { op: op(3) },
         PeerRequest::Forget { ops: vec![op(3), op(4)], below: op(5) },
         PeerRequest::Record { fid: fid(1) },
-        PeerRequest::Lead { at: name() },
+        PeerRequest::ResolveName { at: name() },
         PeerRequest::LockTree { op: op(3) },
         PeerRequest::UnlockTree { op: op(3) },
         PeerRequest::Apply { operation: striped_operation() },

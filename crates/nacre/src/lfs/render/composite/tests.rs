@@ -2,11 +2,11 @@ use super::*;
 use crate::lfs::render::tests::{plain_view, style};
 use crate::lfs::render::{Inherited, plain};
 use crate::lfs::view::{LayoutView, View};
-use nacre_layout::user::{MAGIC_V3, encode_layout, encode_wish};
+use nacre_layout::user::{MAGIC_V3, encode_layout, encode_request};
 use nacre_layout::{
     Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, Pattern, PoolName,
 };
-use nacre_layout::{StripeObject, Wish};
+use nacre_layout::{LayoutRequest, StripeObject};
 use nacre_types::Fid;
 
 const FILE: Fid = Fid::new(0x2_0000_0401, 7, 0);
@@ -61,7 +61,7 @@ fn dpfl() -> CompositeView {
     };
     let pool = PoolName::new(b"hdd");
     let parts = vec![part(0, 4 * MIB, 1, 1 << 20, None), part(4 * MIB, Extent::EOF, 0xffff, 4 << 20, pool)];
-    view(&encode_wish(&FILE, &Wish::Composite(parts)))
+    view(&encode_request(&FILE, &LayoutRequest::Composite(parts)))
 }
 
 fn view(bytes: &[u8]) -> CompositeView {
@@ -120,7 +120,7 @@ fn golden_data_on_an_mdt() {
             spec: LayoutSpec::default(),
         },
     ];
-    let template = view(&encode_wish(&FILE, &Wish::Composite(parts)));
+    let template = view(&encode_request(&FILE, &LayoutRequest::Composite(parts)));
     let text = composite("d", &template, &FACTS, &whole(), &Filter::default(), true);
     let line =
         "stripe_count:  0       stripe_size:   1048576       pattern:       mdt       mdt_index:     -1\n";
@@ -357,7 +357,7 @@ fn pools_of_components_have_a_line() {
 fn listed_osts_are_told_by_templates_and_by_plain_directories() {
     let pool = PoolName::new(b"flash");
     let spec = LayoutSpec { osts: vec![1, 0], stripe_count: Some(2), pool, ..LayoutSpec::default() };
-    let wish = Wish::Composite(vec![ComponentSpec {
+    let requested = LayoutRequest::Composite(vec![ComponentSpec {
         extent: Extent::WHOLE,
         flags: ComponentFlags::default(),
         spec: spec.clone(),
@@ -365,7 +365,7 @@ fn listed_osts_are_told_by_templates_and_by_plain_directories() {
     let show = |letters: &str, directory| {
         composite(
             "p",
-            &view(&encode_wish(&FILE, &wish)),
+            &view(&encode_request(&FILE, &requested)),
             &FACTS,
             &style(letters),
             &Filter::default(),
@@ -379,7 +379,9 @@ fn listed_osts_are_told_by_templates_and_by_plain_directories() {
         assert!(!text.contains("pool"), "it says no more than the list: {text}");
         assert!(show("*y", directory).contains(rows) && show("*y", directory).contains("pool:"));
     }
-    let View::Plain(listed) = View::decode(&encode_wish(&FILE, &Wish::Plain(spec))).expect("a wish") else {
+    let View::Plain(listed) =
+        View::decode(&encode_request(&FILE, &LayoutRequest::Plain(spec))).expect("a request")
+    else {
         panic!("plain")
     };
     let text = plain("d", &listed, &FACTS, &whole(), &Filter::default(), Some(Inherited(false)));

@@ -7,8 +7,8 @@ fn owner(oid: u32) -> Fid {
     Fid::ost_object(0, oid)
 }
 
-fn wish(oid: u32, blocks: u64) -> Wish {
-    Wish { owner: owner(oid), after: None, blocks, is_stream: false }
+fn requested(oid: u32, blocks: u64) -> AllocationRequest {
+    AllocationRequest { owner: owner(oid), after: None, blocks, is_stream: false }
 }
 
 /// State of a model: owner of each block.
@@ -43,12 +43,15 @@ impl Model {
         match *step {
             Step::Allocate { oid, blocks, is_stream, goes_on } => {
                 let after = self.pieces.last().filter(|_| goes_on).map(Extent::end);
-                let Some(got) = allocator.allocate(Wish { owner: owner(oid), after, blocks, is_stream })
+                let Some(got) =
+                    allocator.allocate(AllocationRequest { owner: owner(oid), after, blocks, is_stream })
                 else {
                     allocator.close_all_windows();
                     assert_eq!(allocator.free_blocks(), allocator.report().bytes / BLOCK);
                     if allocator.free_blocks() > 0 {
-                        assert!(allocator.allocate(wish(oid, 1)).map(|got| self.pieces.push(got)).is_some());
+                        assert!(
+                            allocator.allocate(requested(oid, 1)).map(|got| self.pieces.push(got)).is_some()
+                        );
                         let got = *self.pieces.last().expect("just put there");
                         self.take(got);
                     }
@@ -144,8 +147,9 @@ fn objects_written_side_by_side_stay_in_few_pieces() {
             let mut left = 256;
             while left > 0 {
                 let after = extents.last().map(Extent::end);
-                let wish = Wish { owner: owner(oid as u32), after, blocks: left, is_stream: true };
-                let got = allocator.allocate(wish).expect("room");
+                let requested =
+                    AllocationRequest { owner: owner(oid as u32), after, blocks: left, is_stream: true };
+                let got = allocator.allocate(requested).expect("room");
                 left -= got.len;
                 match extents.last_mut() {
                     Some(last) if last.end() == got.start => last.len += got.len,
@@ -162,12 +166,12 @@ fn objects_written_side_by_side_stay_in_few_pieces() {
 #[test]
 fn small_pieces_come_from_the_end_and_leave_the_rest_in_one_piece() {
     let mut allocator = Allocator::new(1, 100_000, &[]);
-    let small: Vec<Extent> = (0..1000).map(|_| allocator.allocate(wish(1, 2)).expect("room")).collect();
+    let small: Vec<Extent> = (0..1000).map(|_| allocator.allocate(requested(1, 2)).expect("room")).collect();
     assert!(small.iter().all(|extent| extent.start >= 98_000));
-    let large = allocator.allocate(wish(2, 5000)).expect("room");
+    let large = allocator.allocate(requested(2, 5000)).expect("room");
     assert_eq!(large, Extent { start: 1, len: 5000 });
     small.iter().step_by(2).for_each(|extent| allocator.release(*extent));
-    let again = allocator.allocate(wish(3, 2)).expect("room");
+    let again = allocator.allocate(requested(3, 2)).expect("room");
     assert!(again.start >= 98_000, "a hole of the right length is used first");
     assert_eq!(allocator.report().largest, (100_000 - 2000 - 5001) * BLOCK);
 }
@@ -175,7 +179,7 @@ fn small_pieces_come_from_the_end_and_leave_the_rest_in_one_piece() {
 #[test]
 fn idle_windows_are_given_up() {
     let mut allocator = Allocator::new(1, 100_000, &[]);
-    let stream = |oid| Wish { is_stream: true, ..wish(oid, 10) };
+    let stream = |oid| AllocationRequest { is_stream: true, ..requested(oid, 10) };
     allocator.allocate(stream(1)).expect("room");
     let before = allocator.close_windows(0);
     allocator.allocate(stream(2)).expect("room");
@@ -195,7 +199,7 @@ fn freed_space_is_told_once() {
         allocator.told(extent, true);
     }
     assert_eq!(told, 1000);
-    let got = allocator.allocate(wish(1, 100)).expect("room");
+    let got = allocator.allocate(requested(1, 100)).expect("room");
     assert_eq!(allocator.take_untold(0, 1000), None);
     allocator.release(got);
     assert_eq!(allocator.take_untold(0, 1000), Some(got));

@@ -10,7 +10,7 @@ mod flash;
 #[cfg(test)]
 mod tests;
 
-use super::{BlockDevice, DeviceInfo, DeviceStats, Fetch, ReadOp, WriteOp, read_together};
+use super::{BlockDevice, DeviceInfo, DeviceStats, Fetch, ReadOp, WriteOp, read_batch};
 use crate::object::simulated::{bytes, duration};
 use disk::Disk;
 pub use disk::DiskSpec;
@@ -255,7 +255,7 @@ impl BlockDevice for SimulatedDevice {
         if !self.is_on.load(Ordering::Relaxed) {
             return self.inner.read_each(next, done);
         }
-        read_together(|batch| self.read(batch), next, done)
+        read_batch(|batch| self.read(batch), next, done)
     }
 
     fn fetcher(&self) -> Option<Box<dyn Fetch>> {

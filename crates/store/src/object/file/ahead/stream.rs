@@ -10,7 +10,7 @@ const NEAR: u64 = 32 << 20;
 /// Bytes after which writes count as a stream: smaller objects cost nothing.
 const STREAM_MIN: u64 = 1 << 20;
 /// Least bytes reserved at once: with fewer, the next reservation comes too soon to be worth a system call.
-const WISH_MIN: u64 = 4 << 20;
+const RESERVATION_MIN: u64 = 4 << 20;
 
 /// Progress of a stream of writes.
 #[derive(Default)]
@@ -28,7 +28,7 @@ impl Growth {
         }
         self.end = self.end.max(offset + len);
         self.bytes = self.bytes.saturating_add(len);
-        (self.bytes >= STREAM_MIN).then(|| self.bytes.max(WISH_MIN).min(max) / BLOCK * BLOCK)
+        (self.bytes >= STREAM_MIN).then(|| self.bytes.max(RESERVATION_MIN).min(max) / BLOCK * BLOCK)
     }
 }
 

@@ -163,9 +163,9 @@ fn readers_beside_writers_meet_no_damage() {
 fn a_store_stays_what_it_was_made() {
     for checksums in [false, true] {
         let dir = tempfile::tempdir().unwrap();
-        let wish = |checksums| FileStoreOptions { checksums, ..with_sums(1) };
-        drop(FileStore::open(dir.path(), wish(checksums)).expect("made"));
-        drop(FileStore::open(dir.path(), wish(!checksums)).expect("opened"));
+        let requested = |checksums| FileStoreOptions { checksums, ..with_sums(1) };
+        drop(FileStore::open(dir.path(), requested(checksums)).expect("made"));
+        drop(FileStore::open(dir.path(), requested(!checksums)).expect("opened"));
         assert_eq!(has_checksums(dir.path()), checksums);
     }
 }

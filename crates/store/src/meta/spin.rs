@@ -13,7 +13,7 @@ const PAUSES: usize = 4;
 
 /// Returns the result of `look`, tried for a while, or else that of `wait`.
 #[inline]
-pub(crate) fn patiently<G>(look: impl Fn() -> Option<G>, wait: impl FnOnce() -> G) -> G {
+pub(crate) fn spin_then_block<G>(look: impl Fn() -> Option<G>, wait: impl FnOnce() -> G) -> G {
     match look() {
         Some(guard) => guard,
         None => look_again(look).unwrap_or_else(wait),
@@ -45,12 +45,12 @@ mod tests {
                     waits.send(()).expect("listened to");
                     lock.lock()
                 };
-                *patiently(|| lock.try_lock(), wait)
+                *spin_then_block(|| lock.try_lock(), wait)
             });
             is_waiting.recv().expect("the looks end");
             drop(held);
             assert_eq!(taken.join().expect("no panic"), 1);
         });
-        assert_eq!(*patiently(|| lock.try_lock(), || unreachable!("it is free")), 1);
+        assert_eq!(*spin_then_block(|| lock.try_lock(), || unreachable!("it is free")), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! The ground of an operation on names: all records that it reads and changes, locked, on this MDT alone or
+//! The working set of an operation on names: all records that it reads and changes, locked, on this MDT alone or
 //! on several; and the execution of a plan there.
 //!
 //! On one MDT that takes latches and one transaction; on several, `Prepare` at each and two-phase commit
@@ -9,7 +9,7 @@ use crate::locks::{Locked, Want};
 use crate::operations::Gathered;
 use crate::plan::Plan;
 use crate::shards::{is_striped, shards_of};
-use crate::turn::Caller;
+use crate::suspend::Caller;
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_types::{Fid, Status, StatusResult, Timestamp};
 use nacre_wire::mds::MdsAnswer;
@@ -25,7 +25,7 @@ const ATTEMPTS: usize = 100;
 pub(crate) type At<'n> = (Fid, &'n [u8]);
 
 /// See the [module documentation](self). Without [`Performer::perform`] nothing changes.
-pub(crate) struct Ground<'m, 'n> {
+pub(crate) struct WorkingSet<'m, 'n> {
     performer: &'m Performer,
     names: &'n [At<'n>],
     held: Held<'m>,
@@ -42,9 +42,9 @@ enum Held<'m> {
     Several(Gathered<'m>),
 }
 
-impl Ground<'_, '_> {
+impl WorkingSet<'_, '_> {
     /// Returns the entry of name number `index`.
-    pub fn lead(&self, index: usize) -> Option<DirentRecord> {
+    pub fn entry(&self, index: usize) -> Option<DirentRecord> {
         match &self.held {
             Held::Here { leads, .. } => leads[index],
             Held::Several(gathered) => {
@@ -58,13 +58,13 @@ impl Ground<'_, '_> {
     ///
     /// # Errors
     /// `ENOENT` if the inode does not exist.
-    pub fn led_to(&self, index: usize) -> StatusResult<Option<Arc<InodeRecord>>> {
+    pub fn target_of(&self, index: usize) -> StatusResult<Option<Arc<InodeRecord>>> {
         if let Held::Here { last: Some(last), .. } = &self.held
             && index + 1 == self.names.len()
         {
             return Ok(Some(last.clone()));
         }
-        self.lead(index).map(|lead| self.inode(&lead.fid)).transpose()
+        self.entry(index).map(|lead| self.inode(&lead.fid)).transpose()
     }
 
     /// Returns a requested inode, or the inode of a name.
@@ -107,61 +107,61 @@ impl Performer {
     /// # Errors
     /// Those of other MDTs; `ENODEV` if no MDT has the index of a FID; `EINTR`, `ESHUTDOWN`; `EAGAIN` if the
     /// names keep changing.
-    pub fn ground<'m, 'n>(
+    pub fn lock_and_read<'m, 'n>(
         &'m self,
         caller: &Caller<'_>,
         names: &'n [At<'n>],
         fids: &[Fid],
-    ) -> StatusResult<Ground<'m, 'n>> {
-        let held = match self.ground_here(caller, names, fids)? {
+    ) -> StatusResult<WorkingSet<'m, 'n>> {
+        let held = match self.lock_local(caller, names, fids)? {
             Some(held) => held,
-            None => Held::Several(self.gather_with_leads(caller, names, fids)?),
+            None => Held::Several(self.gather_with_entries(caller, names, fids)?),
         };
-        Ok(Ground { performer: self, names, held })
+        Ok(WorkingSet { performer: self, names, held })
     }
 
     /// Locks and reads inodes, and names without their inodes.
     ///
     /// # Errors
-    /// As [`Performer::ground`].
-    pub fn ground_apart<'m, 'n>(
+    /// As [`Performer::lock_and_read`].
+    pub fn lock_named<'m, 'n>(
         &'m self,
         caller: &Caller<'_>,
         names: &'n [At<'n>],
         fids: &[Fid],
-    ) -> StatusResult<Ground<'m, 'n>> {
+    ) -> StatusResult<WorkingSet<'m, 'n>> {
         if self.lies_here(names, fids) {
             let wants = fids.iter().map(|fid| Want::Whole(*fid)).chain(names.iter().map(name_of));
             let locked = caller.turn.lock(&self.leaves.locks, wants)?;
-            let leads = self.leads_of(names)?;
-            return Ok(Ground {
+            let leads = self.entries_of(names)?;
+            return Ok(WorkingSet {
                 performer: self,
                 names,
                 held: Held::Here { leads, last: None, _locked: locked },
             });
         }
-        self.ground_on_several(caller, names, fids)
+        self.lock_distributed(caller, names, fids)
     }
 
     /// Locks and reads records of which some are on other MDTs.
     ///
     /// # Errors
-    /// As [`Performer::ground`].
-    pub fn ground_on_several<'m, 'n>(
+    /// As [`Performer::lock_and_read`].
+    pub fn lock_distributed<'m, 'n>(
         &'m self,
         caller: &Caller<'_>,
         names: &'n [At<'n>],
         fids: &[Fid],
-    ) -> StatusResult<Ground<'m, 'n>> {
+    ) -> StatusResult<WorkingSet<'m, 'n>> {
         caller.turn.give_up();
-        Ok(Ground { performer: self, names, held: Held::Several(self.coordinator.gather(fids, names)?) })
+        Ok(WorkingSet { performer: self, names, held: Held::Several(self.coordinator.gather(fids, names)?) })
     }
 
     fn lies_here(&self, names: &[At<'_>], fids: &[Fid]) -> bool {
         names.iter().map(|(parent, _)| parent).chain(fids).all(|fid| fid.mdt_index() == self.leaves.index)
     }
 
-    fn leads_of(&self, names: &[At<'_>]) -> StatusResult<[Option<DirentRecord>; NAMES_MAX]> {
+    fn entries_of(&self, names: &[At<'_>]) -> StatusResult<[Option<DirentRecord>; NAMES_MAX]> {
         let mut leads = [None; NAMES_MAX];
         for (lead, (parent, name)) in leads.iter_mut().zip(names) {
             *lead = self.leaves.records.find_name(parent, self.leaves.records.hash(name), name)?;
@@ -170,7 +170,7 @@ impl Performer {
     }
 
     /// Locks and reads records on this MDT; `None` if some are on others.
-    fn ground_here(
+    fn lock_local(
         &self,
         caller: &Caller<'_>,
         names: &[At<'_>],
@@ -184,7 +184,7 @@ impl Performer {
             let wants = names.iter().map(name_of).chain(fids.iter().map(|fid| Want::Whole(*fid)));
             let mut locked =
                 caller.turn.lock(&self.leaves.locks, wants.chain(known.into_iter().flatten()))?;
-            let leads = self.leads_of(names)?;
+            let leads = self.entries_of(names)?;
             if leads.iter().flatten().any(|lead| lead.fid.mdt_index() != self.leaves.index) {
                 return Ok(None);
             }
@@ -205,7 +205,7 @@ impl Performer {
         }
     }
 
-    fn gather_with_leads(
+    fn gather_with_entries(
         &self,
         caller: &Caller<'_>,
         names: &[At<'_>],
@@ -253,12 +253,12 @@ impl Performer {
     pub fn perform(
         &self,
         caller: &Caller<'_>,
-        ground: Ground<'_, '_>,
+        working_set: WorkingSet<'_, '_>,
         plan: Plan<'_>,
         known: &[&Arc<InodeRecord>],
         now: Timestamp,
     ) -> StatusResult<MdsAnswer> {
-        match ground.held {
+        match working_set.held {
             Held::Here { _locked, .. } => {
                 let mut tx = self.leaves.records.begin();
                 let reply = self.staging.stage_plan(&mut tx, plan, known, now)?;

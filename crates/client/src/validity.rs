@@ -4,7 +4,7 @@ use nacre_lock::LockHandle;
 
 /// Proof that information from a server is still true, see [`crate::Lease::is_in_force`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Warrant {
+pub enum Validity {
     /// No proof: the information may be outdated.
     #[default]
     None,
@@ -14,9 +14,9 @@ pub enum Warrant {
     Lock(LockHandle),
 }
 
-impl From<u64> for Warrant {
+impl From<u64> for Validity {
     /// Converts the number of a lease, 0 for none.
-    fn from(lease: u64) -> Warrant {
-        if lease == 0 { Warrant::None } else { Warrant::Lease(lease) }
+    fn from(lease: u64) -> Validity {
+        if lease == 0 { Validity::None } else { Validity::Lease(lease) }
     }
 }

@@ -7,9 +7,9 @@ use nacre_types::{TargetId, TargetKind};
 use serde::{Deserialize, Serialize};
 
 /// Options; see the module's documentation. A process gets them in a request with absolute paths
-/// ([`TargetWishes::anywhere`]).
+/// ([`TargetOptions::anywhere`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Serialize, Deserialize)]
-pub struct TargetWishes {
+pub struct TargetOptions {
     /// Back end for objects of an OST: file, or block[:PATH][,size=BYTES][,force] for a device or one large
     /// file [default: file]
     #[arg(long, value_name = "BACKEND")]
@@ -34,13 +34,13 @@ fn given(word: Option<&String>) -> Vec<String> {
     word.cloned().into_iter().collect()
 }
 
-impl TargetWishes {
+impl TargetOptions {
     /// Checks the options for a target of this kind, and makes their paths absolute.
     ///
     /// # Errors
     /// If an option is malformed, or is for targets of another kind.
-    pub fn anywhere(&self, kind: TargetKind) -> Result<TargetWishes> {
-        let of_mdt = TargetWishes { mdt_backend: self.mdt_backend.clone(), ..TargetWishes::default() };
+    pub fn anywhere(&self, kind: TargetKind) -> Result<TargetOptions> {
+        let of_mdt = TargetOptions { mdt_backend: self.mdt_backend.clone(), ..TargetOptions::default() };
         if kind != TargetKind::Ost && *self != of_mdt {
             return Err(Failure::usage(
                 "--ost-backend, --ost-cache, --flash and --disk are for OSTs: leave them out for an MDT",
@@ -52,12 +52,12 @@ impl TargetWishes {
         let backends = self.backends()?;
         let (ost_backend, mdt_backend) = (backends.text(TargetId::ost(0)), backends.text(TargetId::mdt(0)));
         let cache = self.caches(0)?.of(0).map(ToString::to_string);
-        Ok(TargetWishes { ost_backend, mdt_backend, ost_cache: cache, ..self.clone() })
+        Ok(TargetOptions { ost_backend, mdt_backend, ost_cache: cache, ..self.clone() })
     }
 
     /// Returns options with these back ends only.
-    pub fn of_backends(ost_backend: Option<String>, mdt_backend: Option<String>) -> TargetWishes {
-        TargetWishes { ost_backend, mdt_backend, ..TargetWishes::default() }
+    pub fn of_backends(ost_backend: Option<String>, mdt_backend: Option<String>) -> TargetOptions {
+        TargetOptions { ost_backend, mdt_backend, ..TargetOptions::default() }
     }
 
     /// Returns the back ends of one target.
@@ -85,26 +85,26 @@ mod tests {
     #[derive(Parser)]
     struct Program {
         #[command(flatten)]
-        wishes: TargetWishes,
+        target_options: TargetOptions,
     }
 
-    fn parse(words: &str) -> TargetWishes {
+    fn parse(words: &str) -> TargetOptions {
         let words = ["add"].into_iter().chain(words.split_whitespace());
-        Program::try_parse_from(words).expect("understood").wishes
+        Program::try_parse_from(words).expect("understood").target_options
     }
 
     #[test]
     fn words_mean_the_same_in_any_directory_and_survive_a_request() {
         let here = std::env::current_dir().expect("somewhere");
-        let wishes = parse("--ost-backend block:dev,size=1G,force --ost-cache cache,force --flash");
-        let anywhere = wishes.anywhere(TargetKind::Ost).expect("well");
+        let target_options = parse("--ost-backend block:dev,size=1G,force --ost-cache cache,force --flash");
+        let anywhere = target_options.anywhere(TargetKind::Ost).expect("well");
         let expected = format!(
             "--ost-backend block:{0}/dev,size=1073741824,force --ost-cache {0}/cache,force --flash",
             here.display()
         );
         assert_eq!(anywhere, parse(&expected));
         let text = serde_json::to_string(&anywhere).expect("JSON");
-        assert_eq!(serde_json::from_str::<TargetWishes>(&text).expect("the same"), anywhere);
+        assert_eq!(serde_json::from_str::<TargetOptions>(&text).expect("the same"), anywhere);
         assert_eq!(anywhere.anywhere(TargetKind::Ost).expect("again"), anywhere);
         for word in
             ["--ost-backend file", "--ost-backend block", "--ost-backend block,size=67108864", "--disk", ""]

@@ -23,29 +23,29 @@ pub struct ComponentSpec {
 
 /// A layout specification.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Wish {
+pub enum LayoutRequest {
     /// One striping for the whole file.
     Plain(LayoutSpec),
     /// Components in order, at least one.
     Composite(Vec<ComponentSpec>),
 }
 
-impl Default for Wish {
-    fn default() -> Wish {
-        Wish::Plain(LayoutSpec::default())
+impl Default for LayoutRequest {
+    fn default() -> LayoutRequest {
+        LayoutRequest::Plain(LayoutSpec::default())
     }
 }
 
-impl Wish {
+impl LayoutRequest {
     /// Checks every rule that does not depend on inherited values.
     ///
     /// # Errors
     /// The first rule that is broken.
     pub fn check(&self) -> Result<(), SpecError> {
         let components = match self {
-            Wish::Plain(spec) if spec.pattern == Pattern::Mdt => return Err(SpecError::MdtStriping),
-            Wish::Plain(spec) => return spec.check(),
-            Wish::Composite(components) => components,
+            LayoutRequest::Plain(spec) if spec.pattern == Pattern::Mdt => return Err(SpecError::MdtStriping),
+            LayoutRequest::Plain(spec) => return spec.check(),
+            LayoutRequest::Composite(components) => components,
         };
         if components.first().ok_or(SpecError::NoComponents)?.extent.start != 0 {
             return Err(SpecError::Start);
@@ -100,8 +100,8 @@ impl Wish {
         };
         let has_pool = |spec: &LayoutSpec| spec.pool.is_some() || !spec.osts.is_empty();
         match self {
-            Wish::Plain(spec) => user::plain_len(has_pool(spec), stripes(spec)),
-            Wish::Composite(components) => {
+            LayoutRequest::Plain(spec) => user::plain_len(has_pool(spec), stripes(spec)),
+            LayoutRequest::Composite(components) => {
                 let stripes = |c: &ComponentSpec| if c.is_extension() { 0 } else { stripes(&c.spec) };
                 let each = components.iter().map(|c| user::plain_len(has_pool(&c.spec), stripes(c)));
                 user::composite_len(each)
@@ -111,24 +111,24 @@ impl Wish {
 
     /// Returns true if nothing is specified: setting this on a directory removes its default.
     pub fn is_empty(&self) -> bool {
-        matches!(self, Wish::Plain(spec) if spec.is_empty())
+        matches!(self, LayoutRequest::Plain(spec) if spec.is_empty())
     }
 
     /// Returns the striping of each component.
     pub fn specs(&self) -> impl Iterator<Item = &LayoutSpec> {
         let (plain, components) = match self {
-            Wish::Plain(spec) => (Some(spec), &[][..]),
-            Wish::Composite(components) => (None, components.as_slice()),
+            LayoutRequest::Plain(spec) => (Some(spec), &[][..]),
+            LayoutRequest::Composite(components) => (None, components.as_slice()),
         };
         plain.into_iter().chain(components.iter().map(|component| &component.spec))
     }
 
     /// Completes this specification with `base` where it leaves fields open. Where a stripe size of `base`
     /// does not fit a component's end, the size stays open.
-    pub fn or(self, base: &LayoutSpec) -> Wish {
+    pub fn or(self, base: &LayoutSpec) -> LayoutRequest {
         match self {
-            Wish::Plain(spec) => Wish::Plain(spec.or(base)),
-            Wish::Composite(mut components) => {
+            LayoutRequest::Plain(spec) => LayoutRequest::Plain(spec.or(base)),
+            LayoutRequest::Composite(mut components) => {
                 for place in 0..components.len() {
                     let (ends, component) = (ends(&components, place), &mut components[place]);
                     if component.is_extension() {
@@ -138,16 +138,16 @@ impl Wish {
                     let base = LayoutSpec { stripe_size: base.stripe_size.filter(fits), ..base.clone() };
                     component.spec = component.spec.or(&base);
                 }
-                Wish::Composite(components)
+                LayoutRequest::Composite(components)
             }
         }
     }
 
     /// Returns this specification, with `pool` where it names none.
-    pub fn with_pool(mut self, pool: Option<PoolName>) -> Wish {
+    pub fn with_pool(mut self, pool: Option<PoolName>) -> LayoutRequest {
         match &mut self {
-            Wish::Plain(spec) => spec.pool = spec.pool.or(pool),
-            Wish::Composite(components) => {
+            LayoutRequest::Plain(spec) => spec.pool = spec.pool.or(pool),
+            LayoutRequest::Composite(components) => {
                 let striped = components.iter_mut().filter(|c| c.is_striped());
                 striped.for_each(|c| c.spec.pool = c.spec.pool.or(pool));
             }
@@ -159,8 +159,8 @@ impl Wish {
     /// first OST applies to the file created with the specification and is not inherited.
     pub fn inherited(&self) -> LayoutSpec {
         let spec = match self {
-            Wish::Plain(spec) => spec.clone(),
-            Wish::Composite(components) => {
+            LayoutRequest::Plain(spec) => spec.clone(),
+            LayoutRequest::Composite(components) => {
                 let striped = components.iter().find(|c| c.is_striped());
                 striped.map_or(LayoutSpec::default(), |c| c.spec.clone())
             }
@@ -175,8 +175,8 @@ impl Wish {
     /// separately.
     pub fn to_layout(&self, base: &LayoutSpec) -> Layout {
         let components = match self {
-            Wish::Plain(spec) => return spec.or(base).to_layout(),
-            Wish::Composite(components) => components,
+            LayoutRequest::Plain(spec) => return spec.or(base).to_layout(),
+            LayoutRequest::Composite(components) => components,
         };
         let mut layout = Layout {
             form: LayoutForm::Composite,
@@ -260,14 +260,14 @@ fn ends(components: &[ComponentSpec], place: usize) -> Vec<u64> {
 /// Builds the component at `place` of a layout from the specification, completed by `base`; its id is not set
 /// yet.
 fn component_of(components: &[ComponentSpec], place: usize, base: &LayoutSpec) -> Component {
-    let wish = &components[place];
-    let spec = match wish.is_extension() {
-        true => wish.spec.clone(),
-        false => wish.spec.or(&LayoutSpec { first_ost: None, ..base.clone() }),
+    let requested = &components[place];
+    let spec = match requested.is_extension() {
+        true => requested.spec.clone(),
+        false => requested.spec.or(&LayoutSpec { first_ost: None, ..base.clone() }),
     };
     let (stripe_size, stripe_count) = match spec.pattern {
-        Pattern::Mdt => (wish.extent.end as u32, 0),
-        _ if wish.is_extension() => (spec.stripe_size.unwrap_or(0), 0),
+        Pattern::Mdt => (requested.extent.end as u32, 0),
+        _ if requested.is_extension() => (spec.stripe_size.unwrap_or(0), 0),
         _ => {
             let wanted = spec.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT);
             (fitting_stripe_size(wanted, &ends(components, place)), spec.stripe_count.unwrap_or(1))
@@ -275,8 +275,8 @@ fn component_of(components: &[ComponentSpec], place: usize, base: &LayoutSpec) -
     };
     Component {
         id: 0,
-        extent: wish.extent,
-        flags: wish.flags & ComponentFlags::WISHES,
+        extent: requested.extent,
+        flags: requested.flags & ComponentFlags::REQUESTABLE,
         pattern: spec.pattern,
         stripe_size,
         stripe_count,
@@ -300,7 +300,7 @@ pub fn fitting_stripe_size(wanted: u32, ends: &[u64]) -> u32 {
 
 impl Layout {
     /// Returns the specification that would create such a layout, without the choices of the MDT.
-    pub fn to_wish(&self) -> Wish {
+    pub fn to_request(&self) -> LayoutRequest {
         let spec = |component: &Component| match component.pattern {
             Pattern::Mdt => LayoutSpec::ON_MDT,
             _ if component.is_extension() => {
@@ -316,16 +316,16 @@ impl Layout {
             },
         };
         match (self.form, self.components.as_slice()) {
-            (LayoutForm::Plain, [only]) => Wish::Plain(spec(only)),
+            (LayoutForm::Plain, [only]) => LayoutRequest::Plain(spec(only)),
             (_, components) => {
                 let part = |c: &Component| ComponentSpec {
                     extent: c.extent,
-                    flags: c.flags & ComponentFlags::WISHES,
+                    flags: c.flags & ComponentFlags::REQUESTABLE,
                     spec: spec(c),
                 };
                 let mut parts: Vec<ComponentSpec> = components.iter().map(part).collect();
                 begin_again(&mut parts);
-                Wish::Composite(parts)
+                LayoutRequest::Composite(parts)
             }
         }
     }
@@ -414,8 +414,10 @@ mod tests {
     fn rules_of_composite_layouts_are_checked() {
         let none = LayoutSpec::default();
         let check = |parts: &[(u64, u64)]| {
-            Wish::Composite(parts.iter().map(|(start, end)| part(*start, *end, none.clone())).collect())
-                .check()
+            LayoutRequest::Composite(
+                parts.iter().map(|(start, end)| part(*start, *end, none.clone())).collect(),
+            )
+            .check()
         };
         assert_eq!(check(&[(0, 4 * MIB), (4 * MIB, Extent::EOF)]), Ok(()));
         assert_eq!(check(&[(0, 4 * MIB)]), Ok(()), "files may end where their last component ends");
@@ -425,11 +427,17 @@ mod tests {
         assert_eq!(check(&[(0, 2 * MIB), (2 * MIB, MIB)]), Err(SpecError::EndBeforeStart));
         assert_eq!(check(&[(0, 100)]), Err(SpecError::EndUnaligned));
         let large = LayoutSpec { stripe_size: Some(8 << 20), ..none.clone() };
-        assert_eq!(Wish::Composite(vec![part(0, 4 * MIB, large)]).check(), Err(SpecError::EndUnaligned));
+        assert_eq!(
+            LayoutRequest::Composite(vec![part(0, 4 * MIB, large)]).check(),
+            Err(SpecError::EndUnaligned)
+        );
         let wide = |count| LayoutSpec { stripe_count: Some(count), ..none.clone() };
         let three = |count| {
             let ends = [(0, MIB), (MIB, 2 * MIB), (2 * MIB, Extent::EOF)];
-            Wish::Composite(ends.iter().map(|(start, end)| part(*start, *end, wide(count))).collect()).check()
+            LayoutRequest::Composite(
+                ends.iter().map(|(start, end)| part(*start, *end, wide(count))).collect(),
+            )
+            .check()
         };
         assert!(matches!(three(2000), Err(SpecError::TooLarge(_))));
         assert_eq!(three(STRIPE_COUNT_ALL), Ok(()));
@@ -442,21 +450,22 @@ mod tests {
     fn what_is_not_said_comes_from_the_base_and_stripe_sizes_fit_the_end() {
         let base = LayoutSpec { stripe_count: Some(3), first_ost: Some(1), ..LayoutSpec::default() };
         let own = LayoutSpec { stripe_size: Some(65536), first_ost: Some(2), ..LayoutSpec::default() };
-        let wish = Wish::Composite(vec![part(0, MIB, LayoutSpec::default()), part(MIB, Extent::EOF, own)]);
-        let layout = wish.to_layout(&base);
+        let requested =
+            LayoutRequest::Composite(vec![part(0, MIB, LayoutSpec::default()), part(MIB, Extent::EOF, own)]);
+        let layout = requested.to_layout(&base);
         let [first, second] = layout.components.as_slice() else { panic!("two") };
         assert_eq!((first.id, first.stripe_size, first.stripe_count, first.first_ost), (1, 1 << 20, 3, None));
         assert_eq!((second.id, second.stripe_size, second.first_ost), (2, 65536, Some(2)));
         assert_eq!((layout.generation, layout.end()), (2, Extent::EOF));
         assert_eq!(fitting_stripe_size(3 * 65536, &[1 << 40]), 1 << 31);
-        assert_eq!(wish.inherited(), LayoutSpec::default());
+        assert_eq!(requested.inherited(), LayoutSpec::default());
     }
 
     #[test]
     fn data_on_an_mdt_comes_first_has_an_end_and_nothing_of_osts() {
         let on_mdt = LayoutSpec::ON_MDT;
         let place = |start, end| part(start, end, LayoutSpec::ON_MDT);
-        let check = |parts: Vec<ComponentSpec>| Wish::Composite(parts).check();
+        let check = |parts: Vec<ComponentSpec>| LayoutRequest::Composite(parts).check();
         let rest = |start| part(start, Extent::EOF, LayoutSpec::default());
         assert_eq!(check(vec![place(0, MIB), rest(MIB)]), Ok(()));
         assert_eq!(check(vec![place(0, MDT_SIZE_MAX)]), Ok(()));
@@ -466,20 +475,22 @@ mod tests {
         assert_eq!(check(second), Err(SpecError::MdtNotFirst));
         let striped = LayoutSpec { stripe_count: Some(2), ..LayoutSpec::ON_MDT };
         assert_eq!(check(vec![part(0, MIB, striped)]), Err(SpecError::MdtStriping));
-        assert_eq!(Wish::Plain(LayoutSpec::ON_MDT).check(), Err(SpecError::MdtStriping));
+        assert_eq!(LayoutRequest::Plain(LayoutSpec::ON_MDT).check(), Err(SpecError::MdtStriping));
         // A specification without fields inherits the stripe count, not the first OST.
         let wide = LayoutSpec { stripe_count: Some(4), ..LayoutSpec::default() };
-        let wish = Wish::Composite(vec![place(0, MIB), part(MIB, Extent::EOF, wide.clone())]);
-        assert_eq!(wish.inherited(), wide);
-        assert_eq!(wish.to_layout(&LayoutSpec::default()).to_wish().specs().next(), Some(&on_mdt));
+        let requested = LayoutRequest::Composite(vec![place(0, MIB), part(MIB, Extent::EOF, wide.clone())]);
+        assert_eq!(requested.inherited(), wide);
+        assert_eq!(requested.to_layout(&LayoutSpec::default()).to_request().specs().next(), Some(&on_mdt));
     }
 
     #[test]
     fn a_layout_never_outgrows_what_an_attribute_can_hold() {
         let all = LayoutSpec { stripe_count: Some(STRIPE_COUNT_ALL), ..LayoutSpec::default() };
         let ends = [(0, MIB), (MIB, 2 * MIB), (2 * MIB, Extent::EOF)];
-        let wish = Wish::Composite(ends.iter().map(|(start, end)| part(*start, *end, all.clone())).collect());
-        let mut layout = wish.to_layout(&LayoutSpec::default());
+        let requested = LayoutRequest::Composite(
+            ends.iter().map(|(start, end)| part(*start, *end, all.clone())).collect(),
+        );
+        let mut layout = requested.to_layout(&LayoutSpec::default());
         for place in 0..3 {
             let count = layout.stripes_that_fit(place).min(1900);
             let object = |i| crate::StripeObject::new(i, nacre_types::Fid::ost_object(i, 1));

@@ -25,7 +25,7 @@ const LEAST_WAIT: Duration = Duration::from_micros(20);
 
 /// See the [module documentation](self).
 #[derive(Default)]
-pub(crate) struct Together {
+pub(crate) struct GroupCommit {
     state: Mutex<State>,
 }
 
@@ -53,14 +53,14 @@ struct Waiter {
 
 impl State {
     /// Returns the time to wait for companions.
-    fn patience(&self) -> Duration {
+    fn commit_delay(&self) -> Duration {
         let most = self.takes / WAIT_PART;
         if most < LEAST_WAIT { Duration::ZERO } else { most }
     }
 
     /// Whether one of `present` callers may begin a flush.
     fn is_gathered(&self, present: usize) -> bool {
-        !self.is_running && (present >= self.companions || self.patience().is_zero())
+        !self.is_running && (present >= self.companions || self.commit_delay().is_zero())
     }
 
     fn remove(&mut self, waiter: &Arc<Waiter>) {
@@ -68,7 +68,7 @@ impl State {
     }
 }
 
-impl Together {
+impl GroupCommit {
     /// Returns when `reached` returns `upto` or more; flushes for that, or waits for other callers' flushes.
     /// One flush runs at a time.
     ///
@@ -116,7 +116,7 @@ impl Together {
             }
             if !state.is_running && !state.is_watched {
                 state.is_watched = true;
-                watch = Some((now + state.patience(), state.begun));
+                watch = Some((now + state.commit_delay(), state.begun));
             }
             nacre_env::sync::unlocked(state, || match watch {
                 Some((until, _)) => thread::park_timeout(until - now),
@@ -166,7 +166,7 @@ mod tests {
 
     /// A log to append to and flush, with companions of the last flush and its duration.
     struct Log {
-        together: Together,
+        group_commit: GroupCommit,
         appended: AtomicU64,
         durable: AtomicU64,
         flushes: AtomicU64,
@@ -176,7 +176,7 @@ mod tests {
         fn new(companions: usize, takes: Duration) -> Log {
             let state = Mutex::new(State { companions, takes, ..State::default() });
             Log {
-                together: Together { state },
+                group_commit: GroupCommit { state },
                 appended: AtomicU64::new(0),
                 durable: AtomicU64::new(0),
                 flushes: AtomicU64::new(0),
@@ -190,7 +190,7 @@ mod tests {
                 self.flushes.fetch_add(1, Ordering::SeqCst);
                 Ok::<(), ()>(())
             };
-            self.together.until(upto, || self.durable.load(Ordering::SeqCst), flush).expect("flushed");
+            self.group_commit.until(upto, || self.durable.load(Ordering::SeqCst), flush).expect("flushed");
         }
     }
 
@@ -210,7 +210,7 @@ mod tests {
     fn a_caller_whose_companions_have_left_goes_on_alone() {
         let log = Log::new(4, Duration::from_millis(80));
         log.append_and_sync();
-        assert_eq!(log.together.state.lock().companions, 1);
+        assert_eq!(log.group_commit.state.lock().companions, 1);
         assert_eq!(log.durable.load(Ordering::SeqCst), 1);
     }
 
@@ -222,9 +222,9 @@ mod tests {
             log.durable.store(2, Ordering::SeqCst);
             Ok::<(), ()>(())
         };
-        let wait_for = |upto| log.together.until(upto, || log.durable.load(Ordering::SeqCst), flush);
+        let wait_for = |upto| log.group_commit.until(upto, || log.durable.load(Ordering::SeqCst), flush);
         let are_waiting = |count| {
-            while log.together.state.lock().waiting.len() < count {
+            while log.group_commit.state.lock().waiting.len() < count {
                 nacre_env::thread::yield_now();
             }
         };
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn one_who_was_to_go_on_and_is_served_by_others_leaves_nobody_behind() {
-        let together = Together::default();
+        let together = GroupCommit::default();
         let durable = AtomicU64::new(0);
         let reached = || durable.load(Ordering::SeqCst);
         let all = || {
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn an_error_is_told_to_who_flushed_and_others_try_for_themselves() {
-        let together = Together::default();
+        let together = GroupCommit::default();
         let is_done = AtomicU64::new(0);
         let done = || is_done.load(Ordering::SeqCst);
         let (began, begins) = mpsc::channel();

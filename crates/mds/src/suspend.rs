@@ -2,11 +2,11 @@
 //!
 //! An operation on names works under latches ([`crate::locks`]), for tens of microseconds. If it finds before
 //! its commit that a client has to release a lock first, or that a test holds it up, it releases all latches,
-//! [keeps](crate::locks::Kept) its names and the inodes that it changes in addition, waits, and restarts from
+//! [keeps](crate::locks::LongLock) its names and the inodes that it changes in addition, waits, and restarts from
 //! its beginning. Operations on other names of its directories continue meanwhile; those on the same names
 //! wait for it.
 
-use crate::locks::{Kept, LockTable, Locked, Want};
+use crate::locks::{LockTable, Locked, LongLock, Want};
 use crate::tx::Tx;
 use nacre_rpc::{Call, Export};
 use nacre_types::{ClientUuid, Fid, Standing, Status, StatusResult};
@@ -22,7 +22,7 @@ pub(crate) struct Caller<'a> {
     pub call: &'a Call<'a>,
     pub request: &'a MdsRequest<'a>,
     /// Locks kept for the request while it waits for clients.
-    pub turn: &'a Turn,
+    pub turn: &'a Suspended,
     /// Restrictions of the client, if it has any.
     pub standing: Option<&'a Standing>,
 }
@@ -47,16 +47,16 @@ const WANTS_MAX: usize = 4;
 
 /// See the [module documentation](self).
 #[derive(Default)]
-pub(crate) struct Turn {
-    kept: RefCell<Option<Kept>>,
+pub(crate) struct Suspended {
+    kept: RefCell<Option<LongLock>>,
     /// The transaction of the operation when it stopped.
     stopped: RefCell<Option<Tx>>,
     may_stop: bool,
 }
 
-impl Turn {
+impl Suspended {
     /// Builds the turn of a request, which is executed as a whole.
-    pub fn of(request: &MdsRequest<'_>) -> Turn {
+    pub fn of(request: &MdsRequest<'_>) -> Suspended {
         let may_stop = matches!(
             request,
             MdsRequest::Create { .. }
@@ -65,7 +65,7 @@ impl Turn {
                 | MdsRequest::Rename { .. }
                 | MdsRequest::SetAttr { .. }
         );
-        Turn { may_stop, ..Turn::default() }
+        Suspended { may_stop, ..Suspended::default() }
     }
 
     /// Releases everything that is kept. Called before any request for locks that are taken in an order over
@@ -90,7 +90,7 @@ impl Turn {
         }
         let wants = &all[..count];
         if let Some(kept) = &*self.kept.borrow()
-            && let Some(locked) = locks.lock_kept(wants, kept)
+            && let Some(locked) = locks.lock_under(wants, kept)
         {
             return Ok(locked);
         }
@@ -105,7 +105,7 @@ impl Turn {
     }
 
     /// Keeps these locks for the request.
-    pub fn keep(&self, kept: Kept) {
+    pub fn keep(&self, kept: LongLock) {
         *self.kept.borrow_mut() = Some(kept);
     }
 

@@ -19,14 +19,14 @@ const WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// Shards that names move out of, and how many names may be created there before the next step.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(super) struct CreateThrottle {
     left: Mutex<HashMap<Fid, usize>>,
     /// Length of `left`, so that most requests take no lock.
     count: AtomicUsize,
     stepped: Condvar,
 }
 
-impl Turns {
+impl CreateThrottle {
     /// Records that a step has passed this many names of a shard: as many may be created there before the
     /// next step.
     pub fn on_step(&self, shard: Fid, names: usize) {
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn as_many_names_are_made_as_move_and_the_next_waits_for_a_step() {
-        let turns = Turns::default();
+        let turns = CreateThrottle::default();
         turns.wait(&fid(1));
         turns.on_step(fid(1), 2);
         turns.wait(&fid(2));
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_steps_that_do_not_come() {
-        let turns = Turns::default();
+        let turns = CreateThrottle::default();
         turns.on_step(fid(1), 1);
         turns.wait(&fid(1));
         let start = Instant::now();
