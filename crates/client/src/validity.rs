@@ -1,4 +1,4 @@
-//! Warrants: proof that cached information is valid.
+//! Validity: proof that cached information is valid.
 
 use nacre_lock::LockHandle;
 

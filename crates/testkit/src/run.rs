@@ -108,7 +108,7 @@ impl Run {
         // Unmounts copies of other tests' mounts, which would keep these busy. Their paths are not resolved:
         // that would block on one that hangs.
         let script = r#"
-            findmnt -rn -t fuse.nacre -o TARGET | { grep -v "^$2/" || true; } | xargs -r umount -lc
+            { findmnt -rn -t fuse.nacre -o TARGET | grep -v "^$2/" | xargs -r umount -lc; } || true
             mount -t overlay nacre-test -o "lowerdir=$1:$(realpath /sbin)" /sbin
             shift 2
             exec "$@"

@@ -81,7 +81,7 @@ fn loosened(line: &str) -> String {
                 rest = &rest[digits..];
                 continue;
             }
-            let is_number = first.is_ascii_digit() && !loose.ends_with(|c: char| c.is_ascii_alphabetic());
+            let is_number = first.is_ascii_digit() && is_start;
             let end = match is_number {
                 true => end_of_number(rest),
                 false => first.len_utf8(),
@@ -106,8 +106,11 @@ fn loosened(line: &str) -> String {
         }
         loose
     });
-    let line = words.collect::<Vec<_>>().join(" ");
-    // The length of a bar in a chart may differ.
+    let mut line = words.collect::<Vec<_>>().join(" ");
+    // Rules of tables are as wide as their figures, and a chart may be of any length.
+    while line.contains("--") {
+        line = line.replace("--", "-");
+    }
     line.trim_end_matches('#').trim_end().to_owned()
 }
 
