@@ -357,7 +357,7 @@ fn the_talks_are_broken_off_and_gone_on_with_and_leave_nothing_but_a_report() {
     let output = wait::deadline(wait::SOON, "ending", move || child.wait_with_output()).expect("our child");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(said.contains("the same command goes on with lad17-pfl-tuned"), "{said}");
+    assert!(said.contains("the same command continues with lad17-pfl-tuned"), "{said}");
     let is_clean = || {
         let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
         assert!(!mounts.contains("nacre-talks") && !mounts.contains(text(&out)), "{mounts}");

@@ -179,7 +179,7 @@ fn a_run_that_is_killed_anywhere_goes_on_and_measures_nothing_twice() {
     cells.sort_unstable();
     cells.dedup();
     assert_eq!(cells.len(), LONG_PAIRS, "no pair twice");
-    assert!(table.contains("gone on with"), "{table}");
+    assert!(table.contains("interrupted and continued"), "{table}");
     assert_eq!(disk.names(), [] as [&str; 0]);
 }
 
@@ -283,7 +283,7 @@ fn files_of_one_run_are_not_taken_by_another() {
     let elsewhere = disk.run.directory().join("elsewhere");
     let words = ["paf", "run", "--target", text(&disk.mount), "--output", text(&elsewhere)];
     let taken = run(binary::nacre_with_bench(), words).fails_with(1);
-    assert!(taken.stderr.contains(&format!("go on with that by --output {}", text(&disk.output))), "{taken}");
+    assert!(taken.stderr.contains(&format!("continue it with --output {}", text(&disk.output))), "{taken}");
     assert!(!elsewhere.exists());
     disk.paf(LONG).success();
     assert_eq!(disk.names(), [] as [&str; 0]);

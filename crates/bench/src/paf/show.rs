@@ -373,7 +373,7 @@ mod tests {
         state.cells[0].direct = false;
         state.resumed = 1;
         let table = table(&state);
-        for said in ["19 of 20 pairs are measured", "refused O_DIRECT: 1 of 19", "gone on with 1 time"] {
+        for said in ["19 of 20 pairs are measured", "refused O_DIRECT: 1 of 19", "continued 1 time"] {
             assert!(table.contains(said), "{said} in {table}");
         }
     }

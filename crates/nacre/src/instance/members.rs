@@ -368,7 +368,7 @@ mod tests {
         fs::create_dir(made.target_dir(TargetId::mdt(2))).expect("made");
         fs::write(made.target_dir(TargetId::mdt(2)).join("mine"), "x").expect("written");
         let failure = add(scratch.path(), TargetKind::Mdt, None).expect_err("not ours");
-        assert!(failure.message.contains("is there already and no target"), "{failure}");
+        assert!(failure.message.contains("exists and is no target"), "{failure}");
         assert!(made.target_dir(TargetId::mdt(2)).join("mine").exists());
     }
 
