@@ -346,7 +346,7 @@ fn a_damaged_log_is_told_of_and_the_ost_does_not_start_until_what_is_lost_is_giv
     assert!(shown.contains("batches with"), "{shown}");
     flip(&cluster, third + 100);
     let outcome = cluster.nacre(&["target", "uncache", &data, "OST0000", "--force"]).success();
-    assert!(outcome.stderr.contains("given up as ordered"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("discarded as requested"), "{}", outcome.stderr);
     assert!(outcome.stdout.contains("belongs to nobody"), "{}", outcome.stdout);
     fs::remove_file(&cache).expect("removed");
     up(&cluster, &[]).success();
@@ -461,7 +461,7 @@ fn a_cache_is_written_back_and_taken_away_at_once_and_its_device_is_anybodys() {
     let outcome = cluster.nacre(&["target", "uncache", &data, "OST0000", "--drain"]).fails_with(1);
     assert!(outcome.stderr.contains("open the cache"), "{}", outcome.stderr);
     let outcome = cluster.nacre(&["target", "uncache", &data, "OST0000", "--force"]).success();
-    assert!(outcome.stderr.contains("given up as ordered"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("discarded as requested"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("without it they are lost"), "{}", outcome.stderr);
     assert!(outcome.stdout.contains("was left as it is"), "{}", outcome.stdout);
     up(&cluster, &[]).success();

@@ -193,7 +193,7 @@ fn ctrl_c_keeps_what_is_needed_to_go_on_and_says_so() {
     let output = wait::deadline(LIMIT, "ending", move || child.wait_with_output()).expect("our own child");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(said.contains("interrupted") && said.contains("the same command goes on"), "{said}");
+    assert!(said.contains("interrupted") && said.contains("the same command continues"), "{said}");
     assert_eq!(disk.names(), ["nacre-paf"]);
     assert!(!disk.mount.join("nacre-paf/measured").exists());
     let report = run(binary::nacre_with_bench(), ["paf", "report", text(&disk.output)]).success().stdout;
@@ -216,7 +216,7 @@ fn a_population_that_was_changed_is_not_measured_unless_it_is_made_anew() {
     let stranger = disk.mount.join("nacre-paf/d00000/thesis.txt");
     fs::write(&stranger, "all of it").expect("written");
     let foreign = disk.paf(&format!("{LONG} --repopulate")).fails_with(1);
-    assert!(foreign.stderr.contains("thesis.txt was not made by this run"), "{foreign}");
+    assert!(foreign.stderr.contains("thesis.txt was not created by this run"), "{foreign}");
     assert_eq!(fs::read_to_string(&stranger).expect("there"), "all of it");
     fs::remove_file(&stranger).expect("removed");
     disk.paf(&format!("{LONG} --repopulate")).success();
