@@ -82,7 +82,7 @@ impl Default for ClientConfig {
 pub enum Effect {
     /// Send this request; the answer goes to [`LockClient::on_outcome`].
     SendEnqueue(Enqueue),
-    /// Send a cancel, and resend it if the connection breaks before the answer. If it is lost all the same,
+    /// Send a cancel, and resend it if the connection breaks before the answer. If it is lost nevertheless,
     /// the next callback for the lock brings another.
     SendCancel(LockHandle),
     /// Send a conversion; it needs no answer either.

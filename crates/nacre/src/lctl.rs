@@ -36,11 +36,11 @@ usage: lctl dl [--json]                         list devices: targets and mounts
        lctl set_param [-n] [-t[THREADS]] NAME=VALUE...
                                                 set in the processes of this host, -t several at a time
        lctl set_param -P [-n] [-d] NAME=VALUE...
-                                                set on all nodes, for good; -d NAME takes that back
+                                                set on all nodes permanently; -d NAME reverts that
        lctl set_param -C[FSNAME] [-n] [-d] NAME=VALUE...
                                                 set in this host's mounts of FSNAME, or all, from the next one on
        lctl set_param [-P|-C[FSNAME]] -F FILE   set what a file says: NAME=VALUE lines, or what llog_print shows
-       lctl llog_print [FSNAME-]params          what is set for good
+       lctl llog_print [FSNAME-]params          what is set permanently
        lctl conf_param [-d] FSNAME[-TARGET].KIND.NAME=VALUE...
                                                 an older way to write set_param -P
        lctl --device FSNAME-OST-osc-NAME activate|deactivate

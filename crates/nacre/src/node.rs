@@ -311,7 +311,7 @@ impl Node {
     /// Stops in order: the mount (forced if it still exists), the server, then the targets.
     ///
     /// # Errors
-    /// The first target that could not be closed cleanly; the others are closed all the same.
+    /// The first target that could not be closed cleanly; the others are closed nevertheless.
     pub fn stop(&self) -> Result<()> {
         let unmounted = self.unmount(true);
         self.services.end_waits();

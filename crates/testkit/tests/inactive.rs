@@ -356,7 +356,7 @@ fn an_ost_is_emptied_of_the_files_of_all_mdts() {
     let mut piece = [0; 4];
     open.read_exact_at(&mut piece, 0).expect("read");
     assert_eq!(&piece, b"open");
-    // The OST can be removed for good.
+    // The OST can be removed permanently.
     cluster.kill("ost0000");
     assert!(fs::read(other.join("d/first/moved")).expect("read") == content);
     drop(open);

@@ -661,7 +661,7 @@ fn settings_are_saved_to_a_file_and_set_from_it() {
         let told = cluster.lctl(&["set_param", "-F", file_text]).success().stdout;
         assert_eq!(told.lines().filter(|line| line.ends_with("=9")).count(), 2, "{told}");
         assert_eq!(get(cluster, &dirty), "9\n9");
-        wait::until(wait::SOON, "it is set for good", || (get(cluster, &pattern) == "0\n0").then_some(()));
+        wait::until(wait::SOON, "it is set permanently", || (get(cluster, &pattern) == "0\n0").then_some(()));
         fs::write(&file, "no setting\n").expect("written");
         cluster.lctl(&["set_param", "-F", file_text]).fails_with(libc::EINVAL);
         cluster.lctl(&["set_param", "-F", "/nosuch"]).fails_with(libc::ENOENT);

@@ -51,7 +51,7 @@ pub enum FrameKind {
     /// Answer to a ping.
     Pong = 7,
     /// From the client: no caller waits for the reply to the request with this xid; end its waiting. It is
-    /// answered all the same.
+    /// still answered.
     Cancel = 8,
     /// From the client: it disconnects; release what it holds. Answered by a reply.
     Disconnect = 9,

@@ -26,6 +26,8 @@ const BANNED: &[(&str, &str)] = &[
     ("hands on", "passes"),
     ("begins anew", "restarts"),
     ("stands still", "is stopped"),
+    ("for good", "permanently"),
+    ("all the same", "nevertheless, still"),
 ];
 
 /// Nouns that stand for people, who may be "who".

@@ -1,5 +1,5 @@
-//! Effect of the trim policies of an OST: bursts of writes on a device that has to be told which space is
-//! free, once for each policy.
+//! Effect of the trim policies of an OST: bursts of writes on a device that depends on trims, once
+//! for each policy.
 //!
 //! Each policy runs on a new file system and a new device. Alternating runs are not possible: a run leaves
 //! its device worn.

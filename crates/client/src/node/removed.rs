@@ -3,7 +3,7 @@
 //!
 //! The MDT keeps such an inode only for regular files that are open; for the others it has nothing left, and
 //! no other client could reach them. So the client answers from the attributes it knew when it removed them,
-//! until the kernel forgets them. A removed directory is empty for good, so there are only attributes to
+//! until the kernel forgets them. A removed directory stays empty, so there are only attributes to
 //! keep.
 //!
 //! An inode that another client removed is not known here: programs get `ESTALE`.

@@ -1,10 +1,12 @@
 //! Lines in the log about faults.
 
 use super::*;
+use nacre_env::sim;
 use nacre_rpc::Recovery;
 use nacre_types::{Status, TargetId};
 use std::cell::RefCell;
 use std::sync::Once;
+use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 
@@ -63,21 +65,24 @@ fn fail_reads(ost: &FakeOss, status: Option<Status>) {
 
 #[test]
 fn a_read_that_an_ost_fails_names_file_place_ost_and_object_and_once_a_second() {
-    let (world, client, fid, handle) = world_with_file();
-    client.tunables.set_max_read_ahead_mb(0).expect("may be 0");
-    fail_reads(&world.osts[1], Some(Status::EIO));
-    let object = world.osts[1].names()[0].to_string();
-    let read = |offset| {
-        let mut buffer = vec![0; 4096];
-        assert_eq!(client.data.read(handle, offset, &mut buffer, Reader::Program), Err(Status::EIO));
-    };
-    let offset = MIB as u64 + 8192;
-    let lines = logged(|| read(offset));
-    let place = format!("at byte {offset} on OST0001");
-    one_line(&lines, &["read of", &fid.to_string(), &place, "EIO", &object]);
-    assert!(logged(|| (0..5).for_each(|_| read(offset))).is_empty(), "the target was named just now");
-    nacre_env::thread::sleep(std::time::Duration::from_millis(1100));
-    one_line(&logged(|| read(offset)), &["(5 failures before not shown)"]);
+    // Simulated time passes where the test says so, however slow the machine is.
+    sim::run(sim::Options { seed: 1, limit: Duration::from_secs(60) }, || {
+        let (world, client, fid, handle) = world_with_file();
+        client.tunables.set_max_read_ahead_mb(0).expect("may be 0");
+        fail_reads(&world.osts[1], Some(Status::EIO));
+        let object = world.osts[1].names()[0].to_string();
+        let read = |offset| {
+            let mut buffer = vec![0; 4096];
+            assert_eq!(client.data.read(handle, offset, &mut buffer, Reader::Program), Err(Status::EIO));
+        };
+        let offset = MIB as u64 + 8192;
+        let lines = logged(|| read(offset));
+        let place = format!("at byte {offset} on OST0001");
+        one_line(&lines, &["read of", &fid.to_string(), &place, "EIO", &object]);
+        assert!(logged(|| (0..5).for_each(|_| read(offset))).is_empty(), "the target was named just now");
+        nacre_env::thread::sleep(Duration::from_millis(1100));
+        one_line(&logged(|| read(offset)), &["(5 failures before not shown)"]);
+    });
 }
 
 #[test]

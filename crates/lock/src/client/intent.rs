@@ -34,7 +34,7 @@ impl LockClient {
     }
 
     /// Ends the reservation of a request, named by its first handle: it brings no further locks, or has
-    /// failed. If the server has granted one all the same, the answer to its next callback is a cancel.
+    /// failed. If the server has granted one nevertheless, the answer to its next callback is a cancel.
     pub fn forget_reserved(&mut self, first: LockHandle) {
         self.reserved.remove(first);
     }

@@ -262,7 +262,7 @@ impl Place {
     fn endpoints(&self) -> Result<Vec<listen::Endpoint>> {
         match self.listen.iter().find(|address| address.port() == 0) {
             Some(address) => Err(Failure::usage(format!(
-                "{address} cannot be listened on for good: give an address such as 10.0.0.3@tcp or 10.0.0.3:7989@tcp"
+                "{address} cannot be kept as a listening address: give an address such as 10.0.0.3@tcp or 10.0.0.3:7989@tcp"
             ))),
             None => listen::endpoints(&self.listen),
         }

@@ -27,7 +27,7 @@ use std::time::Duration;
 /// scheduler sorts the requests that several threads send for one stream. Four of the largest transfers that
 /// clients send.
 const NEAR_BYTES: u64 = 16 << 20;
-/// Longest seek, so that a caller is never blocked for good.
+/// Longest seek, so that every caller returns in bounded time.
 const SEEK_MAX: Duration = Duration::from_secs(1);
 /// Least bandwidth in bytes per second, for the same reason.
 const BANDWIDTH_MIN: u64 = 64 << 10;

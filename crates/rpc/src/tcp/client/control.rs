@@ -31,7 +31,7 @@ pub(crate) struct Control {
     ended: Arc<Ready>,
 }
 
-/// Set once: when the connection is set up, or when it has ended for good.
+/// Set once: when the connection is set up, or when it has ended permanently.
 #[derive(Default)]
 struct Ready {
     is_ready: AtomicBool,
@@ -86,7 +86,7 @@ impl Control {
     }
 
     /// Ends the connection of a client that is disconnecting ([`Peer::begin_leaving`]). Returns true if the
-    /// connection has ended for good in time.
+    /// connection has ended permanently in time.
     pub(crate) fn retire(&self, until: Instant) -> bool {
         if let Some(socket) = self.socket.lock().as_ref() {
             socket.shut_down(Shutdown::Both);

@@ -117,7 +117,7 @@ impl Flights {
         }
     }
 
-    /// Ends a request for good.
+    /// Ends a request: it is never resent.
     pub(crate) fn finish(&self, xid: u64) {
         if self.requests.lock().finish(Xid(xid)) {
             self.tag_freed.notify_one();

@@ -206,9 +206,9 @@ pub(super) fn damaged(
     Ok(found)
 }
 
-/// Reads the label of a device; a damaged one is taken from its copy at the end, and repaired if `mend` is
+/// Reads the label of a device; a damaged one is taken from its copy at the end, and repaired if `repair` is
 /// on.
-pub(super) fn read(device: &dyn BlockDevice, wanted_size: Option<u64>, mend: bool) -> Result<BlockLabel> {
+pub(super) fn read(device: &dyn BlockDevice, wanted_size: Option<u64>, repair: bool) -> Result<BlockLabel> {
     let size = device.size();
     let decode = |block: u64| -> Result<std::result::Result<BlockLabel, BlockLabelError>> {
         Ok(BlockLabel::decode(&read_at(device, block * BLOCK, BLOCK)?[..BLOCK_LABEL_LEN]))
@@ -234,7 +234,7 @@ pub(super) fn read(device: &dyn BlockDevice, wanted_size: Option<u64>, mend: boo
                 return Err(refused(device, DeviceProblem::Label(error)));
             }
             log::error!("{}: {error}; its copy at the end is used", device.info().name);
-            if mend {
+            if repair {
                 write(device, &label, false)?;
             }
             Ok(label)

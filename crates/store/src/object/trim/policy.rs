@@ -193,7 +193,7 @@ impl Policy {
         }
     }
 
-    /// Notes that a piece could not be trimmed. With a reason trimming ends for good, else for a while.
+    /// Notes that a piece could not be trimmed. With a reason trimming ends permanently, else for a while.
     pub fn failed(&mut self, now: Duration, refusal: Option<String>) {
         self.run = None;
         self.state = TrimState::Failed;

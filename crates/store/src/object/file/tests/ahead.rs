@@ -103,7 +103,7 @@ fn gaps_that_a_stream_has_left_are_holes_again() {
     let dir = tempfile::tempdir().unwrap();
     let store = alone(dir.path(), everywhere());
     stream(&store, fid(1), 0, 4);
-    // One MiB of the space reserved after 4 MiB is left out for good.
+    // One MiB of the space reserved after 4 MiB is left out permanently.
     stream(&store, fid(1), 5, 2);
     assert!((store.attr(fid(1)).unwrap().blocks * 512).abs_diff(6 * MIB as u64) <= MAPS);
     store.ahead.give_back_rested(u64::MAX);

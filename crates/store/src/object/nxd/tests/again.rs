@@ -69,7 +69,7 @@ fn bytes_of_an_object_that_is_gone_are_not_those_of_the_next_of_its_name() {
     assert_eq!(store.attr(fid(1)).expect("attr").mtime, None);
     assert_eq!(contents(&store, fid(2)), [2; 5000]);
     drop(store);
-    // And the log has dropped them for good.
+    // And the log has dropped them permanently.
     let inner = block_store(dir.path());
     inner.write(fid(1), 0, &[7; 4096]).expect("written");
     inner.truncate(fid(2), 8192).expect("extended");
