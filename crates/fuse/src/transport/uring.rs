@@ -218,8 +218,8 @@ impl BlockingHook for Hook {
 
 fn run(lane: &Arc<Lane>, channel: &Arc<Channel>, report: Option<Report>) -> io::Result<()> {
     if let Err(error) = nacre_env::pin_to_cpu(lane.cpu) {
-        // An offline CPU, or one outside of this process's cpuset: requests may arrive from there later all
-        // the same.
+        // An offline CPU, or one outside of this process's cpuset: requests may arrive from there later
+        // nevertheless.
         log::debug!("a FUSE thread is not pinned to CPU {}: {error}", lane.cpu);
     }
     let mut ring = match register(lane, channel) {

@@ -80,8 +80,8 @@ impl LockServer {
         late.sort();
         late.dedup();
         for peer in late {
-            // Evicting one client may have answered the call that another missed, but that one was late all
-            // the same.
+            // Evicting one client may have answered the call that another missed, but that one was late
+            // nevertheless.
             self.evict(now, peer, effects);
         }
     }
