@@ -275,22 +275,6 @@ impl Opens {
         Ok((found, opened))
     }
 
-    /// Creates a file without a name in the file system of directory `parent`.
-    ///
-    /// # Errors
-    /// As [`Opens::create_open`].
-    pub fn tmpfile(
-        &self,
-        caller: &Caller,
-        parent: Fid,
-        mode: u32,
-        umask: u32,
-        open: (OpenFlags, bool),
-    ) -> StatusResult<(Found, OpenedFile)> {
-        let what = Created { new: NewFile::Unnamed, mode, umask };
-        self.create_open(caller, parent, b"", &what, open, true)
-    }
-
     /// Enters an open that the MDT granted; closes it if it cannot be completed.
     fn attach_open(
         &self,

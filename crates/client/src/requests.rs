@@ -158,10 +158,13 @@ impl Requests {
     pub(crate) fn call_as(&self, cred: &Cred, fid: Fid, request: &MdsRequest<'_>) -> FailureResult<Answer> {
         let mdt = self.mdt(fid)?;
         let lease = self.lease.number();
-        let answer = mdt
-            .endpoint
-            .call(cred, request)
-            .explain(|context| context.fid(fid).target(TargetId::mdt(fid.mdt_index())))?;
+        let answer = mdt.endpoint.call(cred, request).explain(|context| {
+            let context = context.fid(fid).target(TargetId::mdt(fid.mdt_index()));
+            match mdt.endpoint.trouble() {
+                Some(trouble) => context.cause(trouble),
+                None => context,
+            }
+        })?;
         if let Some(given) = &answer.capabilities {
             self.note_capabilities(given);
         }
@@ -259,7 +262,10 @@ impl Requests {
             match self.osts.get(index) {
                 None => context.cause("this client does not know the target"),
                 Some(endpoint) if !endpoint.is_active() => context.cause("the target is out of use"),
-                Some(_) => context,
+                Some(endpoint) => match endpoint.trouble() {
+                    Some(trouble) => context.cause(trouble),
+                    None => context,
+                },
             }
         }
     }

@@ -403,11 +403,6 @@ impl LockService {
         self.state.lock().engine.resources()
     }
 
-    /// Returns the number of locks and requests of one client.
-    pub fn client_lock_count(&self, client: &ClientUuid) -> usize {
-        self.state.lock().engine.client_locks(client)
-    }
-
     /// Refuses new clients and ends all waits of the target's own threads (`ESHUTDOWN`).
     pub fn stop(&self) {
         let mut state = self.state.lock();

@@ -118,14 +118,6 @@ impl Authority {
         dir.join(CERTIFICATE).exists() && dir.join(PRIVATE).exists()
     }
 
-    /// Returns the authority's certificate in `dir`; every host of the file system has a copy.
-    ///
-    /// # Errors
-    /// `Io`, `Damaged`.
-    pub fn certificate_in(dir: &Path) -> Result<CertificateDer<'static>> {
-        Ok(files::read_certificates(&dir.join(CERTIFICATE))?.swap_remove(0))
-    }
-
     fn new(fsname: &str, certificate: CertificateDer<'static>, pair: KeyPair) -> Result<Authority> {
         let issuer = Issuer::from_ca_cert_der(&certificate, pair)
             .map_err(|error| KeyError::certificate("cannot use the authority", error))?;

@@ -27,8 +27,6 @@ pub const SEQ_PER_TARGET: u64 = 1 << 30;
 pub const OIDS_PER_SEQUENCE: u32 = 0x20000;
 /// First sequence of OST objects that MDT0 allocates (Lustre: IDIF, the OST index in bits 16..32).
 pub const SEQ_IDIF: u64 = 0x1_0000_0000;
-/// Largest object id that one OST sequence holds (Lustre: 32 Mi - 1).
-pub const OST_OIDS_PER_SEQUENCE: u32 = 0x1ff_ffff;
 
 impl Fid {
     /// The root directory of every file system (Lustre: `[0x200000007:0x1:0x0]`).

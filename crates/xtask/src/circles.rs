@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::Finding;
-use crate::source::{code_of, files};
+use crate::source::{code_of, files, in_each_crate};
 
 /// Files of a circle, at most.
 const CIRCLE_MAX: usize = 5;
@@ -21,10 +21,7 @@ type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// Returns the circles that are too large.
 pub fn check(root: &Path) -> Vec<Finding> {
-    let crates = fs::read_dir(root.join("crates")).into_iter().flatten().flatten();
-    let mut findings: Vec<Finding> = crates.flat_map(|entry| check_crate(&entry.path())).collect();
-    findings.sort();
-    findings
+    in_each_crate(root, check_crate)
 }
 
 fn check_crate(directory: &Path) -> Vec<Finding> {

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::Finding;
+
 /// Directories that are not part of the source tree.
 const SKIPPED: &[&str] = &["target", ".git", "node_modules"];
 
@@ -31,6 +33,14 @@ pub fn files(root: &Path, endings: &[&str]) -> Vec<PathBuf> {
 }
 
 /// Returns the text with comments, strings and characters blanked out, so that only code is left; line
+/// Returns the findings of a check that looks at each directory below `crates`, sorted.
+pub fn in_each_crate(root: &Path, check: impl Fn(&Path) -> Vec<Finding>) -> Vec<Finding> {
+    let crates = fs::read_dir(root.join("crates")).into_iter().flatten().flatten();
+    let mut findings: Vec<Finding> = crates.flat_map(|entry| check(&entry.path())).collect();
+    findings.sort();
+    findings
+}
+
 /// numbers do not change.
 pub fn code_of(text: &str) -> String {
     let bytes = text.as_bytes();

@@ -8,17 +8,14 @@ use std::fs;
 use std::path::Path;
 
 use crate::Finding;
-use crate::source::files;
+use crate::source::{files, in_each_crate};
 
 /// Files with an `impl` of one type, at most.
 const FILES_MAX: usize = 5;
 
 /// Returns the types that are spread over too many files.
 pub fn check(root: &Path) -> Vec<Finding> {
-    let crates = fs::read_dir(root.join("crates")).into_iter().flatten().flatten();
-    let mut findings: Vec<Finding> = crates.flat_map(|entry| check_crate(&entry.path())).collect();
-    findings.sort();
-    findings
+    in_each_crate(root, check_crate)
 }
 
 fn check_crate(directory: &Path) -> Vec<Finding> {

@@ -120,6 +120,8 @@ pub struct FakeOss {
     pub fail_large_reads: AtomicBool,
     /// Status with which reads fail.
     pub fail_reads: Mutex<Option<Status>>,
+    /// Reason that its endpoints report for failures.
+    pub trouble: Mutex<Option<String>>,
 }
 
 impl Default for FakeOss {
@@ -139,6 +141,7 @@ impl Default for FakeOss {
             reads: AtomicU64::default(),
             fail_large_reads: AtomicBool::default(),
             fail_reads: Mutex::default(),
+            trouble: Mutex::default(),
         }
     }
 }
@@ -190,6 +193,10 @@ fn need_of(request: &OssRequest) -> Option<(Fid, Need, IoLock)> {
 }
 
 impl OssEndpoint for Way {
+    fn trouble(&self) -> Option<String> {
+        self.oss.trouble.lock().expect("no panic inside").clone()
+    }
+
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
         let locks = &self.oss.locks;
         if let OssRequest::Locks { request } = request {

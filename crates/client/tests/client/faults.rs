@@ -99,6 +99,20 @@ fn a_read_across_objects_names_the_one_that_fails() {
 }
 
 #[test]
+fn a_read_from_an_unreachable_ost_names_the_address_and_why_it_is_not_reached() {
+    let (world, client, _, handle) = world_with_file();
+    let trouble = "10.0.0.7@tcp: connection refused, 2 s ago; trouble for 11 s";
+    *world.osts[0].trouble.lock().expect("no panic") = Some(trouble.to_owned());
+    fail_reads(&world.osts[0], Some(Status::ETIMEDOUT));
+    let mut buffer = vec![0; 4096];
+    let lines = logged(|| {
+        let read = client.data.read(handle, 0, &mut buffer, Reader::Program);
+        assert_eq!(read, Err(Status::ETIMEDOUT));
+    });
+    one_line(&lines, &["on OST0000", "ETIMEDOUT", trouble]);
+}
+
+#[test]
 fn data_that_was_answered_and_refused_is_logged_once_however_many_are_told() {
     for status in [Status::EIO, Status::EDQUOT] {
         let world = World::new(MIB as u32, 1);

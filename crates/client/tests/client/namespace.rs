@@ -117,8 +117,9 @@ fn closing_a_public_directory_is_noticed() {
 fn files_without_a_name_can_get_one() {
     let world = World::new(65536, 1);
     let client = world.client();
+    let what = Created { new: NewFile::Unnamed, mode: 0o100600, umask: 0 };
     let (found, opened) =
-        client.opens.tmpfile(&root(), Fid::ROOT, 0o100600, 0, (READ_WRITE, false)).expect("made");
+        client.opens.create_open(&root(), Fid::ROOT, b"", &what, (READ_WRITE, false), true).expect("made");
     write(&client, opened.handle, 0, b"data").expect("written");
     client.names.link(&root(), found.attr.fid, Fid::ROOT, b"named").expect("linked");
     client.opens.release(opened.handle).expect("open");
