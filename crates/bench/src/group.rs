@@ -41,9 +41,9 @@ fn signal(child: &Child, signal: Signal) {
     }
 }
 
-/// Returns whether `child` ends within `patience`.
-pub(crate) fn has_ended(child: &mut Child, patience: Duration) -> bool {
-    let deadline = Instant::now() + patience;
+/// Returns whether `child` ends within `timeout`.
+pub(crate) fn has_ended(child: &mut Child, timeout: Duration) -> bool {
+    let deadline = Instant::now() + timeout;
     loop {
         if child.try_wait().is_ok_and(|status| status.is_some()) {
             return true;

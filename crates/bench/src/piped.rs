@@ -58,9 +58,9 @@ impl Piped {
         self.input = None;
     }
 
-    /// Returns whether the process ends within `patience`.
-    pub(crate) fn ends_within(&mut self, patience: Duration) -> bool {
-        group::has_ended(&mut self.child, patience)
+    /// Returns whether the process ends within `timeout`.
+    pub(crate) fn ends_within(&mut self, timeout: Duration) -> bool {
+        group::has_ended(&mut self.child, timeout)
     }
 
     /// Kills the process.

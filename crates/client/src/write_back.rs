@@ -254,16 +254,16 @@ impl WriteBack {
 
     /// Requests a grant from an OST; true if it is enough to continue.
     fn ask_grant(&self, budget: &Budget) -> bool {
-        let Some(kept) = budget.begin_ask(Instant::now()) else { return false };
+        let Some(held) = budget.begin_ask(Instant::now()) else { return false };
         // Twice what may be dirty, so that the next request comes only after as much has been written.
         let want = 2 * budget.max_bytes(self.settings.max_dirty_per_ost());
-        let total = self.tell_grant(budget.ost_index, kept, want);
-        budget.end_ask(kept, total, Instant::now());
+        let total = self.tell_grant(budget.ost_index, held, want);
+        budget.end_ask(held, total, Instant::now());
         total.is_some_and(|total| total >= WINDOW_BYTES)
     }
 
-    fn tell_grant(&self, ost_index: u16, kept: u64, want: u64) -> Option<u64> {
-        let request = OssRequest::Grant { client: self.client_id, kept, want };
+    fn tell_grant(&self, ost_index: u16, held: u64, want: u64) -> Option<u64> {
+        let request = OssRequest::Grant { client: self.client_id, held, want };
         match self.requests.ost(ost_index).ok()?.call(&request, Bulk::None) {
             Ok(OssReply::Granted(total)) => Some(total),
             _ => None,

@@ -262,23 +262,23 @@ impl FileLocks {
             return;
         }
         let mut turns: Vec<(u64, u32)> =
-            self.waits.iter().map(|(key, wait)| (wait.turn.asked, key)).collect();
+            self.waits.iter().map(|(key, wait)| (wait.ticket.asked, key)).collect();
         turns.sort_unstable();
         let queued: Vec<_> = turns
             .into_iter()
             .map(|(_, key)| {
-                let (lock, turn) = (self.waits[key].lock, self.waits[key].turn);
+                let (lock, ticket) = (self.waits[key].lock, self.waits[key].ticket);
                 let file = self.end_wait(key);
-                (file, self.files[file].id, lock, turn)
+                (file, self.files[file].id, lock, ticket)
             })
             .collect();
-        for (_, resource, lock, turn) in &queued {
-            let result = match self.on_set(resource, lock, Some(*turn), completions) {
+        for (_, resource, lock, ticket) in &queued {
+            let result = match self.on_set(resource, lock, Some(*ticket), completions) {
                 Ok(SetOutcome::Waiting) => continue,
                 Ok(SetOutcome::Done) => Ok(()),
                 Err(status) => Err(status),
             };
-            completions.push(Completion { client: lock.owner.client, wait: turn.id, result });
+            completions.push(Completion { client: lock.owner.client, wait: ticket.id, result });
         }
         for (file, resource, ..) in queued {
             if self.by_id.get(&resource) == Some(&file) {

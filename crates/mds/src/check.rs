@@ -9,9 +9,9 @@
 
 mod collect;
 mod objects;
-mod operations;
 mod paths;
 mod repair;
+mod transactions;
 
 pub use objects::{ObjectName, ObjectReferences, object_references};
 pub use paths::paths_of;
@@ -27,7 +27,7 @@ use nacre_ondisk::InodeRecord;
 use nacre_store::meta::VerifyReport;
 use nacre_store::{MetaStore, MetaStoreOptions};
 use nacre_types::{AttrFlags, Fid};
-use nacre_wire::peer::OpId;
+use nacre_wire::peer::TransactionId;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -160,7 +160,7 @@ pub fn check_dirs(
         |(dir, index): &(PathBuf, u16)| Ok((MetaStore::open(&store_path(dir), looking(config))?, *index));
     let stores = dirs.iter().map(open).collect::<Result<Vec<_>, MdsError>>()?;
     let stores: Vec<(&MetaStore, u16)> = stores.iter().map(|(store, index)| (store, *index)).collect();
-    let unfinished = operations::unfinished(&stores)?;
+    let unfinished = transactions::unfinished(&stores)?;
     let problems = match unfinished.is_empty() {
         true => check_all(&stores, progress)?.problems,
         false => unfinished,
@@ -188,7 +188,7 @@ pub struct Abandoned {
 ///
 /// # Errors
 /// If a store cannot be opened or read.
-pub fn abandoned_operations(
+pub fn abandoned_transactions(
     dirs: &[(PathBuf, u16)],
     all: Option<&[u16]>,
     config: &MdsConfig,
@@ -198,7 +198,7 @@ pub fn abandoned_operations(
         |(dir, index): &(PathBuf, u16)| Ok((MetaStore::open(&store_path(dir), looking(config))?, *index));
     let stores = dirs.iter().map(open).collect::<Result<Vec<_>, MdsError>>()?;
     let looked_at: Vec<(&MetaStore, u16)> = stores.iter().map(|(store, index)| (store, *index)).collect();
-    let found = operations::abandoned(&looked_at, all)?;
+    let found = transactions::abandoned(&looked_at, all)?;
     let mut removed = Vec::new();
     if repair {
         for (store, index) in &stores {
@@ -210,13 +210,14 @@ pub fn abandoned_operations(
     // An open store excludes other processes from changing it.
     drop(stores);
     for (dir, index) in dirs.iter().filter(|(_, index)| removed.contains(index)) {
-        let ops: Vec<OpId> = found.iter().filter(|(mdt, _)| mdt == index).map(|(_, op)| *op).collect();
+        let ops: Vec<TransactionId> =
+            found.iter().filter(|(mdt, _)| mdt == index).map(|(_, op)| *op).collect();
         let options = MetaStoreOptions { create: false, ..config.store.clone() };
         let store = MetaStore::open(&store_path(dir), options)?;
-        operations::forget(&store, &ops)?;
+        transactions::forget(&store, &ops)?;
         store.close()?;
     }
-    let told = |(mdt, op): (u16, OpId)| Abandoned {
+    let told = |(mdt, op): (u16, TransactionId)| Abandoned {
         mdt,
         text: format!(
             "distributed transaction {op} is prepared and has no coordinator: MDT{:04x} does not exist or has no record of it",

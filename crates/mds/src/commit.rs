@@ -65,7 +65,7 @@ impl Commits {
     /// Returns the transno up to which everything is durable, on this MDT and on all participants of its
     /// transactions.
     pub fn committed(&self) -> TransNo {
-        self.leaves.operations.committed(self.leaves.store.last_committed())
+        self.leaves.transactions.committed(self.leaves.store.last_committed())
     }
 
     /// Commits a transaction for a client, whose own locks are not revoked.

@@ -6,10 +6,10 @@ use crate::config::MdsConfig;
 use crate::layouts::Layouts;
 use crate::leaves::Leaves;
 use crate::mdlocks::ClientLocks;
-use crate::operations::{Coordinator, Participant, TreeLock};
 use crate::perform::Performer;
 use crate::placement::Placement;
 use crate::staging::Staging;
+use crate::transactions::{Coordinator, Participant, TreeLock};
 use nacre_types::TransNo;
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@
 //! [`REMOTE_LIFE`].
 
 use crate::leaves::Leaves;
-use crate::operations::Coordinator;
+use crate::transactions::Coordinator;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_ondisk::InodeRecord;
@@ -113,7 +113,7 @@ impl Filesets {
                 true => self.leaves.records.resolve_local(&home, name),
                 false => {
                     let at = Name { parent: home, name: name.to_vec() };
-                    match self.leaves.operations.ask(home.mdt_index(), PeerRequest::ResolveName { at })? {
+                    match self.leaves.transactions.ask(home.mdt_index(), PeerRequest::ResolveName { at })? {
                         PeerReply::Fid(fid) => Ok(fid),
                         _ => Err(Status::EPROTO),
                     }

@@ -7,12 +7,12 @@ use crate::flocks::FileLocks;
 use crate::locks::LockTable;
 use crate::moving::progress::Moving;
 use crate::opens::OpenTable;
-use crate::operations::state::Operations;
 use crate::osts::OstSet;
 use crate::records::Records;
 use crate::recovery::Recovery;
 use crate::signal::StopSignal;
 use crate::space::SpaceGuard;
+use crate::transactions::state::Transactions;
 use nacre_dlm::LockService;
 use nacre_rpc::Hold;
 use nacre_store::MetaStore;
@@ -33,7 +33,7 @@ pub(crate) struct Leaves {
     pub clients: Arc<Clients>,
     pub recovery: Arc<Recovery>,
     pub departed: Arc<Departed>,
-    pub operations: Arc<Operations>,
+    pub transactions: Arc<Transactions>,
     pub moving: Arc<Moving>,
     pub signal: Arc<StopSignal>,
     pub hold: Arc<Hold>,

@@ -29,7 +29,7 @@
 //! | `mdlocks` | locks that clients cache under, and their revocation |
 //! | `shards`, `new_shards` | striped directories |
 //! | `moving/*` | names and inodes that move to other shards and MDTs |
-//! | `operations/*` | distributed transactions |
+//! | `transactions/*` | distributed transactions |
 //! | `placement` | placement of directories |
 //! | `capabilities` | capabilities for objects of files |
 //! | `data`, `unowned` | data of files on this MDT, and how large it may be |
@@ -75,7 +75,6 @@ mod namespace;
 mod new_shards;
 mod open_files;
 mod opens;
-mod operations;
 mod osts;
 mod perform;
 mod placement;
@@ -93,6 +92,7 @@ mod stats;
 mod suspend;
 mod tables;
 mod tenants;
+mod transactions;
 mod tx;
 mod unowned;
 mod users;

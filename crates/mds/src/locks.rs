@@ -396,7 +396,7 @@ impl LockTable {
         kept: &LongLock,
         goes_on: &dyn Fn() -> StatusResult<()>,
     ) -> StatusResult<()> {
-        let mut patience = SHORT;
+        let mut timeout = SHORT;
         loop {
             let mut latched = self.latch_slots(kept.slots.clone());
             let in_the_way = wants.iter().find(|want| {
@@ -411,21 +411,21 @@ impl LockTable {
             if self.stopped.load(Ordering::SeqCst) {
                 return Err(Status::ESHUTDOWN);
             }
-            self.pass_gate(slot, seen, patience);
-            patience = POLL;
+            self.pass_gate(slot, seen, timeout);
+            timeout = POLL;
         }
     }
 
-    fn pass_gate(&self, slot: usize, seen: u64, patience: Duration) {
+    fn pass_gate(&self, slot: usize, seen: u64, timeout: Duration) {
         let gate = self.gate_of(slot);
         let mut passed = gate.passed.lock();
         if *passed != seen {
             return;
         }
-        if patience <= SHORT {
-            gate.changed.wait_for(&mut passed, patience);
+        if timeout <= SHORT {
+            gate.changed.wait_for(&mut passed, timeout);
         } else {
-            nacre_env::blocking(|| gate.changed.wait_for(&mut passed, patience));
+            nacre_env::blocking(|| gate.changed.wait_for(&mut passed, timeout));
         }
     }
 

@@ -19,8 +19,6 @@ use crate::moving::progress::Moving;
 use crate::namespace::NameSpace;
 use crate::open_files::OpenFiles;
 use crate::opens::OpenTable;
-use crate::operations::Resolver;
-use crate::operations::state::{Newcomers, Operations, Peers};
 use crate::osts::{OstSet, Osts};
 use crate::placement::{Placement, put_default};
 use crate::records::{Records, read_record, store_path};
@@ -32,6 +30,8 @@ use crate::space::SpaceGuard;
 use crate::stats::MdsStats;
 use crate::tables::{CLIENTS, META, META_KEY, ORPHANS, keys_of};
 use crate::tenants::Tenants;
+use crate::transactions::Resolver;
+use crate::transactions::state::{Newcomers, Peers, Transactions};
 use crate::tx::Tx;
 use crate::tx::now;
 use crate::unowned::{destroy_unowned, is_object_of_a_file};
@@ -255,7 +255,7 @@ impl Mds {
         let orphans = keys_of(&store, ORPHANS)?.iter().map(Fid::from_key).collect();
         let mdlocks = inode_locks(config, known.clone());
         let locks = Arc::new(LockTable::new());
-        let operations = Operations::open(&store, &locks, index, boot_count, was_clean)?;
+        let transactions = Transactions::open(&store, &locks, index, boot_count, was_clean)?;
         let osts = OstSet::new(index, store.clone(), config.qos)?;
         let moving = Arc::new(Moving::new());
         let leaves = Leaves {
@@ -265,7 +265,7 @@ impl Mds {
             departed: Arc::default(),
             opens: Arc::new(OpenTable::new()),
             flocks: Arc::new(FileLocks::new(mdlocks.is_recovering())),
-            operations: Arc::new(operations),
+            transactions: Arc::new(transactions),
             osts: Arc::new(osts),
             space: Arc::new(SpaceGuard::new(dir, store.clone(), config.reserve_bytes)),
             clients: Arc::new(Clients::new(config, boot_count, &known)),
@@ -331,7 +331,7 @@ impl Mds {
     /// Sets the lookup for unknown MDTs: `look` may add them with [`Mds::set_peers`]. Only the first call has
     /// an effect.
     pub fn set_newcomers(&self, look: Box<Newcomers>) {
-        self.leaves.operations.set_newcomers(look);
+        self.leaves.transactions.set_newcomers(look);
     }
 
     /// Waits until this MDT has what it needs from MDT 0 before it accepts the first name: the seed for the
@@ -423,7 +423,7 @@ impl Mds {
             log::error!("MDT{:04x}: the thread that moves names has panicked", self.leaves.index);
         }
         drop(self.lock_timer.lock().take());
-        self.leaves.operations.set_peers(Peers::new());
+        self.leaves.transactions.set_peers(Peers::new());
         self.osts.wait_stopped(STOP_TIMEOUT);
         self.leaves.records.close(self.space.known_inodes())
     }
@@ -435,7 +435,7 @@ impl Mds {
         self.leaves.clients.wake();
         self.leaves.flocks.wake();
         self.mdlocks.stop();
-        self.leaves.operations.wake();
+        self.leaves.transactions.wake();
         self.leaves.locks.stop();
         self.moving.stop();
     }

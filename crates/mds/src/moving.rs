@@ -152,7 +152,7 @@ impl Moves {
     fn moved_anywhere(&self, fid: &Fid) -> StatusResult<(u32, u64)> {
         let reply = match fid.mdt_index() == self.leaves.index {
             true => self.moved_of(fid)?,
-            false => self.leaves.operations.ask(fid.mdt_index(), PeerRequest::Moved { fid: *fid })?,
+            false => self.leaves.transactions.ask(fid.mdt_index(), PeerRequest::Moved { fid: *fid })?,
         };
         match reply {
             PeerReply::Moved { version, upto } => Ok((version, upto)),

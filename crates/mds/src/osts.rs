@@ -274,9 +274,9 @@ impl OstSet {
         self.osts.read().iter().filter(|ost| ost.index < TARGET_INDEX_MAX).cloned().collect()
     }
 
-    /// Waits for the end of the threads, at most for `patience`.
-    pub fn wait_stopped(&self, patience: Duration) {
-        let until = Instant::now() + patience;
+    /// Waits for the end of the threads, at most for `timeout`.
+    pub fn wait_stopped(&self, timeout: Duration) {
+        let until = Instant::now() + timeout;
         for ost in self.osts.read().iter() {
             ost.wait_finished(until);
         }
@@ -289,19 +289,19 @@ impl OstSet {
         }
     }
 
-    /// Waits until all queued destroys are done, at most for `patience`.
-    pub fn drain(&self, patience: Duration) {
-        let until = Instant::now() + patience;
+    /// Waits until all queued destroys are done, at most for `timeout`.
+    pub fn drain(&self, timeout: Duration) {
+        let until = Instant::now() + timeout;
         let all = self.osts.read().clone();
         all.iter().for_each(|ost| ost.hurry());
         all.iter().for_each(|ost| ost.wait_destroyed(until));
     }
 
     /// Reports these evicted clients to every OST, which fences them and drops their locks. Returns the
-    /// indexes of the OSTs that have not acknowledged that within `patience`; they get it before any other
+    /// indexes of the OSTs that have not acknowledged that within `timeout`; they get it before any other
     /// request.
-    pub fn evict(&self, clients: &[ClientUuid], patience: Duration) -> Vec<u16> {
-        let until = Instant::now() + patience;
+    pub fn evict(&self, clients: &[ClientUuid], timeout: Duration) -> Vec<u16> {
+        let until = Instant::now() + timeout;
         let all = self.osts.read().clone();
         for ost in &all {
             clients.iter().for_each(|client| ost.evict_later(*client));
@@ -422,10 +422,10 @@ impl OstSet {
         &self,
         wanted: &[Need],
         used: &[u16],
-        patience: Duration,
+        timeout: Duration,
         commit: impl FnOnce(Vec<Vec<StripeObject>>, &Marks) -> StatusResult<R>,
     ) -> StatusResult<R> {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let mut looked_again = false;
         let mut asked: Vec<u16> = Vec::new();
         'again: loop {

@@ -8,8 +8,8 @@ pub(crate) use working_set::At;
 
 use crate::commit::Commits;
 use crate::leaves::Leaves;
-use crate::operations::Coordinator;
 use crate::staging::Staging;
+use crate::transactions::Coordinator;
 use std::sync::Arc;
 
 /// Carries out plans. See the [module documentation](self).

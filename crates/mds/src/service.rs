@@ -203,7 +203,7 @@ impl Mds {
         let all = upto == TransNo(u64::MAX);
         let upto = upto.min(self.leaves.store.last_transno());
         self.leaves.records.sync(upto)?;
-        self.resolver.settle_operations(upto)?;
+        self.resolver.settle_transactions(upto)?;
         if all {
             nacre_env::blocking(|| self.osts.drain(DESTROY_TIMEOUT));
             // OSTs may be on the same disk.
@@ -223,19 +223,19 @@ impl Mds {
         let reply = match request {
             PeerRequest::Hello { mdt, after } => {
                 self.core.tree.free_of(*mdt);
-                self.leaves.operations.operations_of(*mdt, after.as_ref())
+                self.leaves.transactions.transactions_of(*mdt, after.as_ref())
             }
             PeerRequest::Prepare { op, fids, names } => {
                 self.resolver.await_own_greetings();
                 self.core.participant.prepare(*op, fids, names)?
             }
-            PeerRequest::Apply { operation } => {
+            PeerRequest::Apply { transaction } => {
                 self.resolver.await_own_greetings();
-                self.core.participant.apply(operation)?
+                self.core.participant.apply(transaction)?
             }
             PeerRequest::Abort { op } => self.core.participant.abort(op)?,
-            PeerRequest::Outcome { op } => self.leaves.operations.outcome(op)?,
-            PeerRequest::Sync { op } => self.resolver.sync_operation(op)?,
+            PeerRequest::Outcome { op } => self.leaves.transactions.outcome(op)?,
+            PeerRequest::Sync { op } => self.resolver.sync_transaction(op)?,
             PeerRequest::Forget { ops, below } => self.core.participant.forget(ops, below)?,
             PeerRequest::Record { fid } => PeerReply::Record(self.core.participant.found(fid)?),
             PeerRequest::ResolveName { at } => {

@@ -108,11 +108,11 @@ impl Sessions {
         if export.nid != Nid::Lo {
             self.remember_client(export)?;
         }
-        self.leaves.operations.await_greetings();
+        self.leaves.transactions.await_greetings();
         self.leaves.records.begin_names();
         self.step(|lease, effects| lease.on_connect(Instant::now(), client, effects));
-        let patience = self.window + (self.leaves.clients.release_timeout() + FENCE_TIMEOUT) * 2;
-        match self.await_grant(&client, Instant::now() + patience) {
+        let timeout = self.window + (self.leaves.clients.release_timeout() + FENCE_TIMEOUT) * 2;
+        match self.await_grant(&client, Instant::now() + timeout) {
             Ok(grant) => Ok(grant),
             Err(status) => {
                 self.drop_client(&client);

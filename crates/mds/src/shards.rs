@@ -2,7 +2,7 @@
 //!
 //! The directory itself, the master, has the attributes and the list of its shards, but no names. A shard is
 //! an inode of its own on some MDT; its parent is the master, and owner, rights and defaults are replicated
-//! from the master ([`crate::operations`]). Inodes have the master as the directory of their names, so their
+//! from the master ([`crate::transactions`]). Inodes have the master as the directory of their names, so their
 //! records do not change when names move between shards ([`crate::moving`]). While a directory becomes
 //! striped, or unstriped again, it is one of its own shards.
 //!

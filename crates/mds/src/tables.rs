@@ -7,7 +7,7 @@ use nacre_store::{MetaError, MetaStore, Table};
 use nacre_types::fid::FID_BYTES;
 use nacre_types::limits::NAME_MAX;
 use nacre_types::{ClientUuid, Fid};
-use nacre_wire::peer::OpId;
+use nacre_wire::peer::TransactionId;
 use std::ops::{Bound, ControlFlow};
 
 /// Name of the attribute with a directory's default ACL.
@@ -43,7 +43,7 @@ pub const DATA: Table = Table(11);
 /// Transaction -> inodes that it locks here until its coordinator decides.
 pub const PREPARED: Table = Table(12);
 /// Transaction -> all of it: committed here, and not durable on all participants.
-pub const OPERATIONS: Table = Table(13);
+pub const TRANSACTIONS: Table = Table(13);
 
 /// Coordinator (u16) -> the first of its transactions that may not be durable on all participants.
 pub const FINISHED: Table = Table(14);
@@ -173,16 +173,16 @@ pub fn split_destroy_key(key: &[u8]) -> Option<(u16, Fid)> {
 }
 
 /// Builds the key of a distributed transaction.
-pub fn op_key(op: &OpId) -> Key {
+pub fn op_key(op: &TransactionId) -> Key {
     Key::new().push(&op.mdt.to_be_bytes()).push(&op.boot.to_be_bytes()).push(&op.number.to_be_bytes())
 }
 
 /// Decodes the key of a distributed transaction.
-pub fn decode_op_key(key: &[u8]) -> Option<OpId> {
+pub fn decode_op_key(key: &[u8]) -> Option<TransactionId> {
     let (mdt, rest) = key.split_first_chunk::<2>()?;
     let (boot, rest) = rest.split_first_chunk::<8>()?;
     let (number, []) = rest.split_first_chunk::<8>()? else { return None };
-    Some(OpId {
+    Some(TransactionId {
         mdt: u16::from_be_bytes(*mdt),
         boot: u64::from_be_bytes(*boot),
         number: u64::from_be_bytes(*number),
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(split_link_key(link_key(&a, &b, &long).as_slice()), Some((a, b, &long[..])));
         assert_eq!(split_xattr_key(xattr_key(&a, b"user.x").as_slice()), Some((a, &b"user.x"[..])));
         assert_eq!(split_destroy_key(destroy_key(3, &a).as_slice()), Some((3, a)));
-        let op = OpId { mdt: 3, boot: 4, number: 5 };
+        let op = TransactionId { mdt: 3, boot: 4, number: 5 };
         assert_eq!(decode_op_key(op_key(&op).as_slice()), Some(op));
         assert_eq!(split_destroy_key(b"short"), None);
         assert_eq!(split_link_key(&[0; 20]), None);

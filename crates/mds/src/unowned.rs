@@ -6,8 +6,8 @@
 //! that was not stopped cleanly destroys such objects, before any client can create or move a file.
 
 use crate::error::MdsError;
-use crate::operations::state::decode_prepared;
 use crate::tables::{INODES, PREPARED};
+use crate::transactions::state::decode_prepared;
 use nacre_layout::user;
 use nacre_ondisk::InodeRecord;
 use nacre_store::object::{ORPHANS_MAX, ObjectStore};

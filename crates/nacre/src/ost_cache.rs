@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// Those of the system; `EBUSY` if a target uses it.
 pub fn open_device(path: &Path, create_bytes: Option<u64>) -> io::Result<DirectDevice> {
-    let options = DirectDeviceOptions { create_bytes, patience: TIMEOUT, ..DirectDeviceOptions::default() };
+    let options = DirectDeviceOptions { create_bytes, timeout: TIMEOUT, ..DirectDeviceOptions::default() };
     DirectDevice::open(path, &options)
 }
 

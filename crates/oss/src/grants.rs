@@ -29,16 +29,16 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// Updates the grant of `client`, which has `kept` bytes left and requests `want` in total. `room` is the
+    /// Updates the grant of `client`, which has `held` bytes left and requests `want` in total. `room` is the
     /// limit for the sum of all grants, 0 to grant no more. Returns the client's new grant.
-    pub fn ask(&mut self, client: u64, kept: u64, want: u64, room: u64, now: Instant) -> u64 {
+    pub fn ask(&mut self, client: u64, held: u64, want: u64, room: u64, now: Instant) -> u64 {
         self.clients.retain(|_, grant| now.duration_since(grant.heard) < GRANT_LIFE);
         let known = self.clients.get(&client).map(|grant| grant.bytes);
         let others = self.bytes() - known.unwrap_or(0);
         let left = room.saturating_sub(others);
         // An unknown client got its grant from the last run of this server, or has not been heard from for
         // [`GRANT_LIFE`].
-        let current = kept.min(known.unwrap_or(left));
+        let current = held.min(known.unwrap_or(left));
         let more = want.saturating_sub(current).min(left.saturating_sub(current) / 2) / STEP * STEP;
         let bytes = (current + more).min(want);
         if bytes == 0 {
@@ -123,8 +123,8 @@ mod tests {
         ) {
             let (mut grants, start) = (Grants::default(), Instant::now());
             let room = 50 * MIB;
-            for (client, kept, want, seconds) in asks {
-                let got = grants.ask(client, kept, want, room, start + Duration::from_secs(seconds));
+            for (client, held, want, seconds) in asks {
+                let got = grants.ask(client, held, want, room, start + Duration::from_secs(seconds));
                 prop_assert!(got <= want && grants.bytes() <= room);
             }
         }

@@ -263,11 +263,11 @@ impl ObjectServer {
     /// Refuses new requests (`ESHUTDOWN`), waits for those in progress, and makes everything durable.
     ///
     /// # Errors
-    /// [`StopError::InProgress`] if requests are still running after `patience`: the call may be repeated.
-    pub fn stop(&self, patience: Duration) -> Result<(), StopError> {
+    /// [`StopError::InProgress`] if requests are still running after `timeout`: the call may be repeated.
+    pub fn stop(&self, timeout: Duration) -> Result<(), StopError> {
         self.hold.release();
         self.locks.stop();
-        self.counters.stop(patience).map_err(StopError::InProgress)?;
+        self.counters.stop(timeout).map_err(StopError::InProgress)?;
         if let Some(trimmer) = self.trimmer.get() {
             trimmer.stop();
         }
@@ -317,8 +317,8 @@ impl ObjectServer {
             OssRequest::DestroyOrphans { sequence, last_used } => self.destroy_orphans(*sequence, *last_used),
             OssRequest::Destroy { objects } => self.destroy(objects),
             OssRequest::Ping => Ok((OssReply::Done, 0)),
-            OssRequest::Grant { client, kept, want } => {
-                Ok((OssReply::Granted(self.grant(export.client, *client, *kept, *want)?), 0))
+            OssRequest::Grant { client, held, want } => {
+                Ok((OssReply::Granted(self.grant(export.client, *client, *held, *want)?), 0))
             }
             OssRequest::Locks { request } => {
                 self.check_lock_request(request)?;
@@ -469,12 +469,12 @@ impl ObjectServer {
         (self.brw.begin(direction, offset, bytes), peer.map(|peer| peer.brw.begin(direction, offset, bytes)))
     }
 
-    fn grant(&self, owner: ClientUuid, client: u64, kept: u64, want: u64) -> Result<u64, Refusal> {
+    fn grant(&self, owner: ClientUuid, client: u64, held: u64, want: u64) -> Result<u64, Refusal> {
         // Held across the call of the store, so that two clients are not promised the same space.
         let mut grants = self.target.grants.lock();
         let space = self.target.store.space()?;
         let room = if space.available > 0 && !space.is_read_only { space.promisable } else { 0 };
-        let bytes = grants.ask(client, kept, want, room, Instant::now());
+        let bytes = grants.ask(client, held, want, room, Instant::now());
         grants.note_owner(client, owner);
         Ok(bytes)
     }

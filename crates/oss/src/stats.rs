@@ -222,11 +222,11 @@ impl Counters {
         (!self.is_stopping.load(Ordering::SeqCst)).then_some(request)
     }
 
-    /// Refuses new requests and waits until those in progress have ended, for at most `patience`; the error
+    /// Refuses new requests and waits until those in progress have ended, for at most `timeout`; the error
     /// is the number of those still running.
-    pub(crate) fn stop(&self, patience: Duration) -> Result<(), u64> {
+    pub(crate) fn stop(&self, timeout: Duration) -> Result<(), u64> {
         self.is_stopping.store(true, Ordering::SeqCst);
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         let mut ended = self.ended.lock();
         while self.in_progress() > 0 {
             if self.changed.wait_until(&mut ended, until).timed_out() {

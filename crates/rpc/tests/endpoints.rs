@@ -317,12 +317,12 @@ fn waiting_for_a_simulated_fabric_costs_no_cpu_time() {
 fn requests_that_the_simulated_fabric_loses_are_sent_again() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());
-    for (loss, patience) in [(Loss::Cut, 2000), (Loss::Silence, 300)] {
+    for (loss, timeout) in [(Loss::Cut, 2000), (Loss::Silence, 300)] {
         let shape = Shape { loss_ppm: 50_000, loss, seed: 3, ..Shape::default() };
         let config = ClientConfig {
             shape: Some(shape),
             ping_interval: Duration::from_millis(50),
-            dead_after: Duration::from_millis(patience),
+            dead_after: Duration::from_millis(timeout),
             ..quick()
         };
         let oss = TcpOss::new(0, &[nid(server.addrs()[0])], &identity(1), &config).expect("oss");

@@ -253,10 +253,10 @@ static HELD_UP: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// Returns the results of `look` for processes. A process in exec closes its copies of this program's files,
 /// which may wait for a server that only the caller can restart; a look at it blocks meanwhile. After
-/// `patience` such a process is skipped, until the look returns.
+/// `timeout` such a process is skipped, until the look returns.
 fn look_at_all<R: Send + 'static>(
     mut numbers: Vec<u32>,
-    patience: Duration,
+    timeout: Duration,
     look: impl Fn(u32) -> Option<R> + Clone + Send + 'static,
 ) -> Vec<(u32, R)> {
     let held_up = || HELD_UP.lock().unwrap_or_else(PoisonError::into_inner);
@@ -277,7 +277,7 @@ fn look_at_all<R: Send + 'static>(
         });
         let mut done = 0;
         for &pid in &numbers {
-            let seen = receiver.recv_timeout(patience).or_else(|_| {
+            let seen = receiver.recv_timeout(timeout).or_else(|_| {
                 let mut held_up = held_up();
                 let late = receiver.try_recv();
                 if late.is_err() {

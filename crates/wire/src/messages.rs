@@ -178,7 +178,7 @@ wire_enum!(OssRequest {
     10 = DestroyOrphans { sequence, last_used },
     11 = Destroy { objects },
     12 = Ping,
-    13 = Grant { client, kept, want },
+    13 = Grant { client, held, want },
     14 = Locks { request },
     15 = Evict { client },
     16 = Advise { object, offset, len, advice },

@@ -166,7 +166,7 @@ pub enum OssRequest {
         /// Random number of the client, constant over its life.
         client: u64,
         /// Bytes left of its grant, including data in flight.
-        kept: u64,
+        held: u64,
         /// Total grant that it requests, in bytes; 0 returns all of it.
         want: u64,
     },

@@ -16,7 +16,7 @@ pub const WANTED_MAX: usize = 2 * LEADS_MAX + INODES_MAX;
 /// Extended attributes in one message.
 pub const XATTRS_MAX: usize = 64;
 /// Transactions in one message.
-pub const OPERATIONS_MAX: usize = 1024;
+pub const TRANSACTIONS_MAX: usize = 1024;
 /// Largest number of names that one transaction moves to another shard.
 pub const MOVED_MAX: usize = 1024;
 /// Largest inode record in bytes, with a layout of the largest size in it.
@@ -24,7 +24,7 @@ const RECORD_MAX: usize = 128 << 10;
 
 /// Number of a distributed transaction; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct OpId {
+pub struct TransactionId {
     /// Index of the MDT that coordinates it.
     pub mdt: u16,
     /// Number of that MDT's start.
@@ -33,9 +33,9 @@ pub struct OpId {
     pub number: u64,
 }
 
-wire_struct!(OpId { mdt, boot, number });
+wire_struct!(TransactionId { mdt, boot, number });
 
-impl std::fmt::Display for OpId {
+impl std::fmt::Display for TransactionId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "MDT{:04x}:{}:{}", self.mdt, self.boot, self.number)
     }
@@ -253,9 +253,9 @@ pub struct Part {
 
 /// A distributed transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Operation {
+pub struct Transaction {
     /// Number of the transaction.
-    pub id: OpId,
+    pub id: TransactionId,
     /// Logical clock: larger than the stamps of all earlier transactions that changed one of its inodes.
     /// Transactions are redone in this order.
     pub stamp: u64,
@@ -267,7 +267,7 @@ pub struct Operation {
     pub parts: Vec<Part>,
 }
 
-impl Operation {
+impl Transaction {
     /// Returns the part of an MDT.
     pub fn part(&self, mdt: u16) -> Option<&Part> {
         self.parts.iter().find(|part| part.mdt == mdt)
@@ -292,13 +292,13 @@ pub enum PeerRequest {
         /// Index of the sending MDT.
         mdt: u16,
         /// Number after which transactions are listed; `None` for the start of the list.
-        after: Option<OpId>,
+        after: Option<TransactionId>,
     },
     /// Locks inodes and names for a transaction, all at once, and returns the inodes, and what the names lead
     /// to. Reply: `Prepared`.
     Prepare {
         /// Number of the transaction.
-        op: OpId,
+        op: TransactionId,
         /// Inodes to be locked as a whole; they need not exist.
         fids: Vec<Fid>,
         /// Names to be locked, in any directories, which are not locked as a whole.
@@ -308,32 +308,32 @@ pub enum PeerRequest {
     /// committed.
     Apply {
         /// The whole transaction.
-        operation: Operation,
+        transaction: Transaction,
     },
     /// Aborts a prepared transaction. Reply: `Done`.
     Abort {
         /// Number of the transaction.
-        op: OpId,
+        op: TransactionId,
     },
-    /// Asks the coordinator for the outcome of a transaction. Reply: `Operations`, with it if it was
+    /// Asks the coordinator for the outcome of a transaction. Reply: `Transactions`, with it if it was
     /// committed; an empty list if it never will be (presumed abort). `EAGAIN` while it is not decided.
     Outcome {
         /// Number of the transaction.
-        op: OpId,
+        op: TransactionId,
     },
     /// Makes everything committed durable, including the part of a transaction; on its coordinator, all its
     /// parts. Reply: `Done`. `EAGAIN` while the MDT does not know yet what it has to redo.
     Sync {
         /// Number of the transaction.
-        op: OpId,
+        op: TransactionId,
     },
     /// All parts of these transactions are durable: the coordinator may forget them. Reply: `Done`.
     Forget {
         /// Numbers of the transactions.
-        ops: Vec<OpId>,
+        ops: Vec<TransactionId>,
         /// All transactions of this coordinator before this one are durable, or will never happen: no MDT may
         /// redo any of them, even if it still has a record of it.
-        below: OpId,
+        below: TransactionId,
     },
     /// Returns an inode's record, for the path up to the root. Reply: `Record`.
     Record {
@@ -349,12 +349,12 @@ pub enum PeerRequest {
     /// Takes the lock for directories that move to another parent; waits for it. Reply: `Done`.
     LockTree {
         /// Transaction that holds the lock.
-        op: OpId,
+        op: TransactionId,
     },
     /// Releases that lock. Reply: `Done`.
     UnlockTree {
         /// Transaction that held the lock.
-        op: OpId,
+        op: TransactionId,
     },
     /// Returns MDT 0's seed for hashes of names: all MDTs use it, so that names keep their positions when
     /// they move between shards. Reply: `HashSeed`.
@@ -376,7 +376,7 @@ pub enum PeerRequest {
     /// Data of a file that belongs to a prepared transaction, and is dropped if that aborts. Reply: `Done`.
     PutData {
         /// Number of the transaction.
-        op: OpId,
+        op: TransactionId,
         /// File, which the transaction has locked and which does not exist yet.
         fid: Fid,
         /// Offset of the bytes in the file.
@@ -394,13 +394,13 @@ pub enum PeerReply {
     /// Success without a result.
     Done,
     /// Transactions whose outcome was asked for.
-    Operations(Vec<Operation>),
+    Transactions(Vec<Transaction>),
     /// Transactions to be redone.
     Greeting {
         /// Transactions; none if there are no more.
-        operations: Vec<Operation>,
+        transactions: Vec<Transaction>,
         /// For each coordinator, the first transaction that may not be durable everywhere.
-        finished: Vec<OpId>,
+        finished: Vec<TransactionId>,
     },
     /// Locked inodes and names.
     Prepared {
@@ -449,7 +449,7 @@ wire_enum!(Update {
 wire_enum!(PeerRequest {
     1 = Hello { mdt, after },
     2 = Prepare { op, fids, names },
-    3 = Apply { operation },
+    3 = Apply { transaction },
     4 = Abort { op },
     5 = Outcome { op },
     6 = Sync { op },
@@ -466,21 +466,21 @@ wire_enum!(PeerRequest {
 });
 wire_enum!(PeerReply {
     0 = Done,
-    1 = Operations(operations),
+    1 = Transactions(transactions),
     2 = Prepared { found, names, clock },
     3 = Record(found),
-    4 = Greeting { operations, finished },
+    4 = Greeting { transactions, finished },
     5 = HashSeed(seed),
     6 = Moved { version, upto },
     7 = Fid(fid),
 });
 wire_struct!(Part { mdt, updates });
-wire_struct!(Operation { id, stamp, client, now, parts });
+wire_struct!(Transaction { id, stamp, client, now, parts });
 wire_struct!(Found { fid, record });
 
 wire_lists! {
-    OpId: OPERATIONS_MAX, 18, "operations";
-    Operation: OPERATIONS_MAX, 50, "operations";
+    TransactionId: TRANSACTIONS_MAX, 18, "transactions";
+    Transaction: TRANSACTIONS_MAX, 50, "transactions";
     Part: PARTS_MAX, 6, "parts";
     Update: UPDATES_MAX, 17, "changes";
     Name: WANTED_MAX, 20, "names";

@@ -36,7 +36,7 @@ pub(crate) fn await_closes(
     nodes: &NodeTable,
     fid: Fid,
     closes: &Closes<'_>,
-    patience: Duration,
+    timeout: Duration,
 ) -> StatusResult<bool> {
     let Some(file) = nodes.file(fid.inode_number()) else { return Ok(false) };
     let is_over = |inner: &FileInner| match closes {
@@ -51,7 +51,7 @@ pub(crate) fn await_closes(
         return Ok(false);
     }
     // Another descriptor of the same open file may still exist, so the wait is bounded.
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     file.wait_for(|inner| (is_over(inner) || Instant::now() >= deadline).then_some(()))?;
     requests.mdt(fid)?.endpoint.wait_for_posts()?;
     Ok(true)

@@ -31,7 +31,7 @@ impl Sizes {
     /// # Errors
     /// As for [`Sizes::refresh_size`].
     pub(crate) fn look_at_size(&self, file: &FileState, attr: &Attr) -> FailureResult<(Glimpse, bool)> {
-        let mut patience = TIMEOUT;
+        let mut timeout = TIMEOUT;
         loop {
             if self.requests.silent.has_any() || !file.dirty.is_clean() {
                 let used = self.layouts.use_layout(file)?;
@@ -44,7 +44,7 @@ impl Sizes {
             // Without a time-out: a write that was sent and abandoned might overtake a later one to the same
             // place.
             let settled = self.write_back.settle(file, 0, u64::MAX);
-            let until = Instant::now() + patience;
+            let until = Instant::now() + timeout;
             let ask = || nacre_env::until(until, || self.refresh_size_after(file, |_| Ok(())));
             match settled.and_then(|()| ask()) {
                 Err(failure) if is_partial(&failure) => {
@@ -60,7 +60,7 @@ impl Sizes {
             {
                 return Ok((self.guess_size(file, &layout, attr)?, false));
             }
-            patience *= 2;
+            timeout *= 2;
         }
     }
 

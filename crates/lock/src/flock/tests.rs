@@ -19,7 +19,7 @@ fn whole(owner: Owner, access: Access) -> FileLock {
     FileLock { family: Family::File, ..range(owner, access, 0, 0) }
 }
 
-fn turn(id: u64) -> WaitTicket {
+fn ticket(id: u64) -> WaitTicket {
     WaitTicket { id: WaitId(id), asked: id }
 }
 
@@ -36,7 +36,7 @@ fn set(locks: &mut FileLocks, resource: &ResourceId, lock: FileLock) -> StatusRe
 }
 
 fn wait(locks: &mut FileLocks, resource: &ResourceId, lock: FileLock, id: u64) -> StatusResult<SetOutcome> {
-    locks.on_set(resource, &lock, Some(turn(id)), &mut Vec::new())
+    locks.on_set(resource, &lock, Some(ticket(id)), &mut Vec::new())
 }
 
 fn unlock(
@@ -221,8 +221,8 @@ fn while_clients_bring_back_locks_nothing_new_is_granted_and_then_the_oldest_cal
     assert_eq!(locks.on_replay(&FILE, &range(a, Access::Write, 0, 9), true), Ok(()));
     assert_eq!(set(&mut locks, &FILE, range(b, Access::Read, 50, 59)), Err(Status::RECOVERING));
     let mut wait_since = |lock: FileLock, id, asked| {
-        let turn = WaitTicket { id: WaitId(id), asked };
-        assert_eq!(locks.on_set(&FILE, &lock, Some(turn), &mut Vec::new()), WAITING, "whether free or not");
+        let ticket = WaitTicket { id: WaitId(id), asked };
+        assert_eq!(locks.on_set(&FILE, &lock, Some(ticket), &mut Vec::new()), WAITING, "whether free or not");
     };
     wait_since(range(b, Access::Write, 0, 9), 1, 200);
     wait_since(range(c, Access::Write, 0, 9), 2, 100);
@@ -391,7 +391,7 @@ proptest! {
                 0 => model.unlock(lock.owner, lock.extent),
                 1 => model.release(lock.owner.client),
                 2 => model.set(&lock, None),
-                _ => model.set(&lock, Some(turn(id as u64))),
+                _ => model.set(&lock, Some(ticket(id as u64))),
             }
             model.check();
         }

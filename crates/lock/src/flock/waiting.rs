@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 pub(super) struct Wait {
     file: u32,
     pub(super) lock: FileLock,
-    pub(super) turn: WaitTicket,
+    pub(super) ticket: WaitTicket,
 }
 
 /// True if the same process may be behind both: as one owner, or through two mounts of a host.
@@ -20,9 +20,9 @@ fn is_same(first: &FileLock, second: &FileLock) -> bool {
 }
 
 impl FileLocks {
-    pub(super) fn begin_wait(&mut self, file: u32, lock: &FileLock, turn: WaitTicket) {
-        let key = self.waits.insert(Wait { file, lock: *lock, turn });
-        self.by_wait.insert((lock.owner.client, turn.id), key);
+    pub(super) fn begin_wait(&mut self, file: u32, lock: &FileLock, ticket: WaitTicket) {
+        let key = self.waits.insert(Wait { file, lock: *lock, ticket });
+        self.by_wait.insert((lock.owner.client, ticket.id), key);
         self.count(lock.owner.client, 0, 1);
         self.files[file].waiting.push(key);
         if lock.family == Family::Range {
@@ -35,9 +35,9 @@ impl FileLocks {
 
     /// Removes a wait; returns the file that it was on.
     pub(super) fn end_wait(&mut self, key: u32) -> u32 {
-        let Wait { file, lock, turn } = &self.waits[key];
+        let Wait { file, lock, ticket } = &self.waits[key];
         let (file, owner, process) = (*file, lock.owner, lock.process);
-        self.by_wait.remove(&(owner.client, turn.id));
+        self.by_wait.remove(&(owner.client, ticket.id));
         self.files[file].waiting.retain(|other| *other != key);
         forget(&mut self.waiting_owners, &owner, key);
         forget(&mut self.waiting_processes, &process, key);
@@ -54,8 +54,8 @@ impl FileLocks {
         let mut granted: Vec<FileLock> = Vec::new();
         let mut place = 0;
         while let Some(&key) = self.files[file].waiting.get(place) {
-            let Wait { lock, turn, .. } = &self.waits[key];
-            let (lock, id) = (*lock, turn.id);
+            let Wait { lock, ticket, .. } = &self.waits[key];
+            let (lock, id) = (*lock, ticket.id);
             if self.files[file].blockers(&lock).next().is_some() {
                 place += 1;
                 continue;
@@ -86,8 +86,8 @@ impl FileLocks {
     /// with an error.
     pub(super) fn end_circles(&mut self, granted: &FileLock, completions: &mut Vec<Completion>) {
         for key in self.waits_of(granted) {
-            let Wait { file, lock, turn } = &self.waits[key];
-            let (file, lock, id) = (*file, *lock, turn.id);
+            let Wait { file, lock, ticket } = &self.waits[key];
+            let (file, lock, id) = (*file, *lock, ticket.id);
             if self.would_deadlock(file, &lock) {
                 self.end_wait(key);
                 let result = Err(Status::EDEADLK);

@@ -2,12 +2,13 @@
 
 use super::Problem;
 use crate::error::MdsError;
-use crate::operations::state::{decode_prepared, decode_record};
 use crate::shards::{named_in, shards_of};
 use crate::tables::{
-    DATA, DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, OPERATIONS, ORPHANS, OST_MARKS, OrphanKind,
-    PREPARED, XATTRS, decode_op_key, split_destroy_key, split_dirent_key, split_link_key, split_xattr_key,
+    DATA, DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, PREPARED,
+    TRANSACTIONS, XATTRS, decode_op_key, split_destroy_key, split_dirent_key, split_link_key,
+    split_xattr_key,
 };
+use crate::transactions::state::{decode_prepared, decode_record};
 use nacre_layout::DirDefault;
 use nacre_layout::user;
 use nacre_ondisk::{DirentRecord, InodeRecord, LinkRecord, MdtRecord, OstMarkRecord, XattrRecord};
@@ -15,7 +16,7 @@ use nacre_store::{MetaStore, Table};
 use nacre_types::acl::Acl;
 use nacre_types::name::name_hash;
 use nacre_types::{AttrFlags, Fid, FileKind, SizeSource};
-use nacre_wire::peer::Operation;
+use nacre_wire::peer::Transaction;
 use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 
@@ -111,7 +112,7 @@ impl Inventory {
         all.each(store, XATTRS, progress, &mut |all, key, value| all.take_xattr(key, value))?;
         all.each(store, ORPHANS, progress, &mut |all, key, value| all.take_orphan(key, value))?;
         all.each(store, PREPARED, progress, &mut |all, key, value| all.take_prepared(key, value))?;
-        all.each(store, OPERATIONS, progress, &mut |all, key, value| all.take_operation(key, value))?;
+        all.each(store, TRANSACTIONS, progress, &mut |all, key, value| all.take_transaction(key, value))?;
         all.each(store, DATA, progress, &mut |all, key, _| all.take_data(key))?;
         all.each(store, DESTROYS, progress, &mut |all, key, _| all.take_destroy(key))?;
         progress(all.read);
@@ -294,16 +295,16 @@ impl Inventory {
             Some((fids, _)) => self.data_used.extend(fids),
             None => {
                 self.data_unsure = true;
-                self.damaged(Fid::ZERO, "the record of a prepared operation is damaged".to_owned());
+                self.damaged(Fid::ZERO, "the record of a prepared transaction is damaged".to_owned());
             }
         }
     }
 
     /// Inodes that a committed transaction brings here need no check: the transaction stays prepared until
     /// they have arrived.
-    fn take_operation(&mut self, key: &[u8], value: &[u8]) {
-        if decode_op_key(key).and_then(|_| decode_record::<Operation>(value)).is_none() {
-            self.damaged(Fid::ZERO, "the record of an operation over several MDTs is damaged".to_owned());
+    fn take_transaction(&mut self, key: &[u8], value: &[u8]) {
+        if decode_op_key(key).and_then(|_| decode_record::<Transaction>(value)).is_none() {
+            self.damaged(Fid::ZERO, "the record of a distributed transaction is damaged".to_owned());
         }
     }
 

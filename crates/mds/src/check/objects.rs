@@ -2,14 +2,14 @@
 
 use crate::config::MdsConfig;
 use crate::error::MdsError;
-use crate::operations::state::{decode_prepared, decode_record};
 use crate::records::store_path;
-use crate::tables::{DESTROYS, INODES, OPERATIONS, OST_MARKS, PREPARED, split_destroy_key};
+use crate::tables::{DESTROYS, INODES, OST_MARKS, PREPARED, TRANSACTIONS, split_destroy_key};
+use crate::transactions::state::{decode_prepared, decode_record};
 use nacre_layout::{StripeObject, user};
 use nacre_ondisk::{InodeRecord, OstMarkRecord};
 use nacre_store::MetaStore;
 use nacre_types::{AttrFlags, Fid, FileKind};
-use nacre_wire::peer::{Operation, Update};
+use nacre_wire::peer::{Transaction, Update};
 use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
@@ -63,8 +63,9 @@ pub fn object_references(dir: &Path, config: &MdsConfig) -> Result<ObjectReferen
         }
         ControlFlow::Continue(())
     })?;
-    store.scan(OPERATIONS, &[], Bound::Unbounded, &mut |_, value| {
-        let taken = decode_record::<Operation>(value).and_then(|operation| found.take_operation(&operation));
+    store.scan(TRANSACTIONS, &[], Bound::Unbounded, &mut |_, value| {
+        let taken =
+            decode_record::<Transaction>(value).and_then(|transaction| found.take_transaction(&transaction));
         found.is_partial |= taken.is_none();
         ControlFlow::Continue(())
     })?;
@@ -119,8 +120,8 @@ impl ObjectReferences {
     }
 
     /// Adds the objects of inodes in a transaction; `None` if one of its records cannot be decoded.
-    fn take_operation(&mut self, operation: &Operation) -> Option<()> {
-        for update in operation.parts.iter().flat_map(|part| &part.updates) {
+    fn take_transaction(&mut self, transaction: &Transaction) -> Option<()> {
+        for update in transaction.parts.iter().flat_map(|part| &part.updates) {
             if let Update::InodeIn { fid, record, .. } | Update::NewInode { fid, record, .. } = update {
                 self.awaited.extend(objects_of(*fid, &record.0)?.iter().map(name_of));
             }

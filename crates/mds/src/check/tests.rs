@@ -1,11 +1,11 @@
 use super::*;
-use crate::operations::state::encode_record;
 use crate::tables::{DIRENTS, INODES, XATTRS, dirent_key, xattr_key};
-use crate::tables::{OPERATIONS, PREPARED, op_key};
+use crate::tables::{PREPARED, TRANSACTIONS, op_key};
 use crate::tests::{Fixture, config};
+use crate::transactions::state::encode_record;
 use nacre_store::Batch;
 use nacre_types::{ClientUuid, Timestamp};
-use nacre_wire::peer::Operation;
+use nacre_wire::peer::Transaction;
 
 /// Breaks the store of a small tree with `damage`, checks, repairs, and checks again.
 fn damage_and_repair(damage: impl FnOnce(&MetaStore, Fid, Fid, &mut Batch), expected: &str) {
@@ -161,7 +161,7 @@ fn stopped(change: impl FnOnce(&mut Batch)) -> tempfile::TempDir {
 
 #[test]
 fn what_nobody_will_decide_is_told_and_removed_and_nothing_else() {
-    let op = |mdt| OpId { mdt, boot: 3, number: 4 };
+    let op = |mdt| TransactionId { mdt, boot: 3, number: 4 };
     // The record of the locked inodes has no effect here.
     let first = stopped(|b| {
         for mdt in [1, 2] {
@@ -171,13 +171,13 @@ fn what_nobody_will_decide_is_told_and_removed_and_nothing_else() {
     let second = stopped(|_| ());
     let decided = stopped(|b| {
         let (client, now) = (ClientUuid([9; 16]), Timestamp::default());
-        let operation = Operation { id: op(1), stamp: 1, client, now, parts: Vec::new() };
-        b.put(OPERATIONS, op_key(&op(1)).as_slice(), &encode_record(&operation));
+        let transaction = Transaction { id: op(1), stamp: 1, client, now, parts: Vec::new() };
+        b.put(TRANSACTIONS, op_key(&op(1)).as_slice(), &encode_record(&transaction));
     });
     let find = |other: &tempfile::TempDir, all: Option<&[u16]>, repair| {
         let dirs = [&first, other].map(tempfile::TempDir::path).map(Path::to_owned);
         let dirs: Vec<(PathBuf, u16)> = dirs.into_iter().zip([0, 1]).collect();
-        let found = abandoned_operations(&dirs, all, &config(), repair).expect("readable");
+        let found = abandoned_transactions(&dirs, all, &config(), repair).expect("readable");
         found.into_iter().map(|found| (found.mdt, found.text, found.is_removed)).collect::<Vec<_>>()
     };
     let text = |coordinator: u16| {

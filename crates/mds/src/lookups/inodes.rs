@@ -1,11 +1,11 @@
 //! Inodes by FID: pages of all of them, and the paths to one.
 
 use super::Lookups;
-use crate::operations::ShardLists;
 use crate::shards::holds_names;
 use crate::shards::{is_former, is_shard};
 use crate::suspend::Caller;
 use crate::tables::INODES;
+use crate::transactions::ShardLists;
 use nacre_layout::user;
 use nacre_ondisk::InodeRecord;
 use nacre_types::perm::{self, Verdict};

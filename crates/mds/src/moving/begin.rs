@@ -2,10 +2,10 @@
 
 use super::Moves;
 use crate::new_shards::{handed_to_shards, new_shard};
-use crate::operations::Gathered;
 use crate::plan::encoded;
 use crate::shards::shards_of;
 use crate::suspend::Caller;
+use crate::transactions::Gathered;
 use crate::tx::{Tx, now};
 use nacre_layout::dir_default::PER_MDT_MAX;
 use nacre_layout::dir_hash::DirHash;
@@ -68,7 +68,7 @@ impl Moves {
         for fid in grown {
             let outcome = match fid.mdt_index() == self.leaves.index {
                 true => self.split(&fid),
-                false => self.leaves.operations.ask(fid.mdt_index(), PeerRequest::Split { fid }).map(drop),
+                false => self.leaves.transactions.ask(fid.mdt_index(), PeerRequest::Split { fid }).map(drop),
             };
             if let Err(status) = outcome {
                 log::debug!("MDT{:04x}: {fid} is not split: {status}", self.leaves.index);
@@ -84,7 +84,7 @@ impl Moves {
             list.as_ref().is_none_or(|list| list.change().is_none() && !list.flags.contains(DirFlags::FIXED));
         let used: BTreeSet<u16> = list.iter().flat_map(|list| &list.shards).map(Fid::mdt_index).collect();
         let now = list.as_ref().map_or(1, |list| list.shards.len());
-        let mut mdts: Vec<u16> = self.leaves.operations.all_mdts();
+        let mut mdts: Vec<u16> = self.leaves.transactions.all_mdts();
         mdts.retain(|mdt| !used.contains(mdt));
         // The MDT of the directory first, then those with the next indexes.
         mdts.sort_by_key(|mdt| mdt.wrapping_sub(self.leaves.index));
@@ -176,7 +176,7 @@ impl Moves {
         if mdt == self.leaves.index {
             return self.new_fid();
         }
-        match self.leaves.operations.ask(mdt, PeerRequest::NewFid)? {
+        match self.leaves.transactions.ask(mdt, PeerRequest::NewFid)? {
             PeerReply::Fid(fid) if fid.mdt_index() == mdt => Ok(fid),
             _ => Err(Status::EPROTO),
         }

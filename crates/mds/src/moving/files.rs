@@ -4,10 +4,10 @@
 
 use super::Moves;
 use super::inode::{ATTEMPTS, Leaving, OPERATION_MAX, check_coming, retarget};
-use crate::operations::Gathered;
 use crate::plan::encoded;
 use crate::shards::holds_names;
 use crate::suspend::Caller;
+use crate::transactions::Gathered;
 use nacre_layout::{StripeObject, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult};
@@ -182,7 +182,7 @@ impl Moves {
             if size.is_some() || !is_hole {
                 let bytes = RecordBytes(if is_hole { Vec::new() } else { piece[..wanted].to_vec() });
                 let request = PeerRequest::PutData { op: gathered.op(), fid: to, offset, bytes, size };
-                self.leaves.operations.ask(to.mdt_index(), request)?;
+                self.leaves.transactions.ask(to.mdt_index(), request)?;
             }
             if size.is_some() {
                 return Ok(());

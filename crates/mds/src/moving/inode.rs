@@ -9,13 +9,13 @@
 use super::Moves;
 use crate::locks::Want;
 use crate::new_shards::{check_new_shards, handed_to_shards, new_shard};
-use crate::operations::Gathered;
-use crate::operations::ShardLists;
 use crate::plan::encoded;
 use crate::shards::holds_names;
 use crate::shards::{is_former, shards_of};
 use crate::suspend::Caller;
 use crate::tables::{LINKS, XATTRS, split_link_key, split_xattr_key};
+use crate::transactions::Gathered;
+use crate::transactions::ShardLists;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_ondisk::{InodeRecord, XattrRecord};
@@ -94,7 +94,7 @@ impl Moves {
         if fid.mdt_index() == self.leaves.index {
             return self.leaves.records.check_own_fid(fid);
         }
-        match self.leaves.operations.ask(fid.mdt_index(), PeerRequest::NewFid)? {
+        match self.leaves.transactions.ask(fid.mdt_index(), PeerRequest::NewFid)? {
             PeerReply::Fid(_) => Ok(()),
             _ => Err(Status::EPROTO),
         }

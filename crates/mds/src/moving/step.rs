@@ -1,9 +1,9 @@
 //! Steps of a change: each moves the next names of one old shard, in one distributed transaction.
 
 use super::Moves;
-use crate::operations::state::Bug;
 use crate::shards::{named_in, place_of, shards_of};
 use crate::tables::{DIRENTS, MOVES, dirent_key, split_dirent_key};
+use crate::transactions::state::Bug;
 use nacre_layout::dir_layout::{DirLayout, DirShard, MOVED_ALL};
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_types::{Fid, FileKind, Status, StatusResult};
@@ -127,7 +127,7 @@ impl Moves {
             let fid = *target(*to).ok_or(Status::EUCLEAN)?;
             updates.push(Update::NamesIn { fid, names: names.clone() });
         }
-        let replaced = replaced.filter(|_| !self.leaves.operations.has(Bug::TellsNoInodes));
+        let replaced = replaced.filter(|_| !self.leaves.transactions.has(Bug::TellsNoInodes));
         if let Some(Replaced { former: from, by: to }) = replaced {
             let told = |moved: &MovedName| {
                 let (fid, name) = (moved.fid, moved.name.clone());

@@ -2,10 +2,10 @@
 
 use super::Performer;
 use crate::locks::{Locked, Want};
-use crate::operations::Gathered;
 use crate::plan::{Amendment, encoded};
 use crate::shards::shards_of;
 use crate::suspend::Caller;
+use crate::transactions::Gathered;
 use crate::tx::Tx;
 use nacre_ondisk::InodeRecord;
 use nacre_types::{Fid, Status, StatusResult};

@@ -6,7 +6,7 @@
 
 use super::Performer;
 use crate::locks::{Locked, Want};
-use crate::operations::Gathered;
+use crate::transactions::Gathered;
 use crate::plan::Plan;
 use crate::shards::{is_striped, shards_of};
 use crate::suspend::Caller;

@@ -10,7 +10,7 @@ use nacre_store::MetaStore;
 use nacre_store::object::ObjectStore;
 use nacre_types::{AttrFlags, ClientUuid, Fid, Nid, SizeSource, Status, TransNo};
 use nacre_wire::mds::{MdsReply, MdsRequest, OpenFlags};
-use nacre_wire::peer::{OpId, PeerRequest, RecordBytes};
+use nacre_wire::peer::{PeerRequest, RecordBytes, TransactionId};
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::sync::Arc;
@@ -313,8 +313,8 @@ fn data_that_was_brought_for_nothing_goes_at_once() {
     let server = Export::new(ClientUuid([9; 16]), Nid::Lo, None, Arc::new(Noted::default())).of_server();
     let ask = |request: PeerRequest| f.mds.serve_peer(&server, &request).expect("done");
     let fid = f.fid();
-    let op = |number: u64| OpId { mdt: 1, boot: 1, number };
-    let bring = |op: OpId, bytes: &[u8]| {
+    let op = |number: u64| TransactionId { mdt: 1, boot: 1, number };
+    let bring = |op: TransactionId, bytes: &[u8]| {
         ask(PeerRequest::Prepare { op, fids: vec![fid], names: Vec::new() });
         let bytes = RecordBytes(bytes.to_vec());
         ask(PeerRequest::PutData { op, fid, offset: 0, size: Some(bytes.0.len() as u64), bytes });

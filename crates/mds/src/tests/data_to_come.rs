@@ -12,10 +12,10 @@ use nacre_rpc::{LoMds, MdsEndpoint};
 use nacre_store::{Batch, MetaStore};
 use nacre_types::{ClientUuid, Cred, Fid, FileKind, Timestamp};
 use nacre_wire::mds::{MdsRequest, OpenFlags};
-use nacre_wire::peer::{Name, OpId, Operation, Part, PeerRequest, RecordBytes, Update};
+use nacre_wire::peer::{Name, Part, PeerRequest, RecordBytes, Transaction, TransactionId, Update};
 use std::path::Path;
 
-const OP: OpId = OpId { mdt: 1, boot: 1, number: 1 };
+const OP: TransactionId = TransactionId { mdt: 1, boot: 1, number: 1 };
 
 /// Sends a request of MDT 1.
 fn ask(f: &Fixture, request: PeerRequest) {
@@ -23,8 +23,8 @@ fn ask(f: &Fixture, request: PeerRequest) {
     way.call(&Cred::system(), &MdsRequest::Peer(request)).expect("done");
 }
 
-fn operation(parts: Vec<Part>) -> Operation {
-    Operation { id: OP, stamp: 1, client: ClientUuid([9; 16]), now: Timestamp::default(), parts }
+fn transaction(parts: Vec<Part>) -> Transaction {
+    Transaction { id: OP, stamp: 1, client: ClientUuid([9; 16]), now: Timestamp::default(), parts }
 }
 
 /// Creates a file with data on the MDT and an object on an OST.
@@ -83,7 +83,7 @@ fn data_stays_until_its_file_comes(f: Fixture) {
     let comes = Update::InodeIn { fid: to, record: encoded(&moved), xattrs: Vec::new(), links: Vec::new() };
     let directory = Update::Directory { fid: at.parent, entries: 1, subdirs: 0 };
     let updates = vec![comes, Update::PutName { at, fid: to, kind: FileKind::Regular }, directory];
-    ask(&f, PeerRequest::Apply { operation: operation(vec![Part { mdt: 0, updates }]) });
+    ask(&f, PeerRequest::Apply { transaction: transaction(vec![Part { mdt: 0, updates }]) });
     assert_eq!((f.stat(to).expect("there").size, content(&f, to)), (4, b"came".to_vec()));
     // From here on the file itself names it.
     f.crash_and(|dir| {
@@ -119,7 +119,7 @@ fn repair_destroys_no_data_while_it_cannot_read_what_is_prepared() {
         let f = f.crash_and(|dir| {
             overwrite(dir, PREPARED, crate::tables::op_key(&OP).as_slice());
             let (report, known) = repair(dir);
-            let text = "the record of a prepared operation is damaged";
+            let text = "the record of a prepared transaction is damaged";
             assert!(report.is_damaged(), "{:#?}", report.problems);
             assert!(report.problems.iter().any(|found| found.text == text), "{:#?}", report.problems);
             assert_eq!((report.repaired, known.is_partial), (0, true));
@@ -156,7 +156,7 @@ fn objects_of_a_file_that_is_on_its_way_are_known() {
     let goes = vec![Update::InodeOut { fid }, Update::Retarget { at, fid: to, kind: FileKind::Regular }];
     let comes = Update::InodeIn { fid: to, record: encoded(&moved), xattrs: Vec::new(), links: Vec::new() };
     let parts = vec![Part { mdt: 0, updates: goes }, Part { mdt: 1, updates: vec![comes] }];
-    ask(&f, PeerRequest::Apply { operation: operation(parts) });
+    ask(&f, PeerRequest::Apply { transaction: transaction(parts) });
     f.crash_and(|dir| {
         let (report, known) = repair(dir);
         assert!(report.problems.is_empty(), "{:#?}", report.problems);

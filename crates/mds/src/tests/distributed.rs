@@ -12,10 +12,10 @@ mod step;
 
 use super::*;
 use crate::check::check_all;
-use crate::operations::state::{Bug, TIMEOUT};
 use crate::records::{read_record, store_path};
 use crate::shards::shards_of;
 use crate::tables::MOVES;
+use crate::transactions::state::{Bug, TIMEOUT};
 use fastrand::Rng;
 use nacre_env::sim;
 use nacre_layout::DirDefault;
@@ -110,7 +110,7 @@ impl MdsEndpoint for Way {
             let mds = self.net.get(self.to).ok_or(Status::ETIMEDOUT)?;
             if matches!(request, MdsRequest::Peer(PeerRequest::Prepare { .. } | PeerRequest::Moved { .. })) {
                 // In production its own thread finds this while this one waits for locks.
-                if mds.leaves.operations.has_prepared() {
+                if mds.leaves.transactions.has_prepared() {
                     nacre_env::thread::sleep(TIMEOUT);
                 }
                 let one_in = self.net.one_in.swap(0, Ordering::Relaxed);
@@ -255,7 +255,7 @@ impl World {
         });
         let mds = mds.expect("opened");
         mds.moving.step_by(1);
-        mds.leaves.operations.plant(self.bug);
+        mds.leaves.transactions.plant(self.bug);
         self.net.alive.lock()[usize::from(index)] = Some(mds);
     }
 
@@ -267,7 +267,7 @@ impl World {
                 let way =
                     |to| Arc::new(Way { net: self.net.clone(), from: index, to }) as Arc<dyn MdsEndpoint>;
                 // Without the thread: the test itself determines when work is done.
-                mds.leaves.operations.set_peers(others.map(|to| (to, way(to))).collect());
+                mds.leaves.transactions.set_peers(others.map(|to| (to, way(to))).collect());
             }
         }
         for index in 0..self.count() {

@@ -153,10 +153,10 @@ fn an_ost_out_of_use_gets_no_objects_is_not_waited_for_and_hears_of_what_was_des
     assert_eq!(f.stripe(exact, on_it), Err(Status::EREMOTEIO));
     f.unlink(Fid::ROOT, "both").expect("removed");
     let begin = nacre_env::clock::Instant::now();
-    let patience = std::time::Duration::from_secs(60);
-    assert!(osts.evict(&[nacre_types::ClientUuid([7; 16])], patience).is_empty());
-    osts.drain(patience);
-    assert!(begin.elapsed() < patience / 2, "nobody waits for it");
+    let timeout = std::time::Duration::from_secs(60);
+    assert!(osts.evict(&[nacre_types::ClientUuid([7; 16])], timeout).is_empty());
+    osts.drain(timeout);
+    assert!(begin.elapsed() < timeout / 2, "nobody waits for it");
     assert!(f.osts[1].destroyed.lock().is_empty());
     osts.set_active(1, true).expect("set");
     eventually("the destruction", || f.osts[1].destroyed.lock().contains(&object));

@@ -46,7 +46,7 @@ pub fn run(args: &CheckArgs) -> Result<i32> {
     let mut progress = Progress::new(args.json);
     let mut reports: Vec<TargetReport> = check_superblock(&instance, args.repair)?.into_iter().collect();
     // First: the checks of MDTs leave alone records that a prepared transaction may need.
-    let abandoned = abandoned_operations(&instance, args.repair);
+    let abandoned = abandoned_transactions(&instance, args.repair);
     for target in instance.targets() {
         progress.show(&format!("checking {target}"));
         let report = check_target(&instance, target, args.repair, &mut progress);
@@ -275,7 +275,7 @@ fn check_mdt(
 
 /// Returns distributed transactions that MDTs prepared and no coordinator decided, which a repair has
 /// removed; none where an MDT cannot be read, which its own check reports.
-fn abandoned_operations(instance: &Instance, repair: bool) -> Vec<Abandoned> {
+fn abandoned_transactions(instance: &Instance, repair: bool) -> Vec<Abandoned> {
     let targets = instance.targets();
     let of = |kind: TargetKind| targets.iter().filter(move |target| target.kind == kind);
     let dirs: Vec<_> =
@@ -291,7 +291,7 @@ fn abandoned_operations(instance: &Instance, repair: bool) -> Vec<Abandoned> {
         mdts.chain(dirs.iter().map(|(_, index)| *index)).collect()
     });
     let config = nacre_mds::MdsConfig::default();
-    nacre_mds::check::abandoned_operations(&dirs, all.as_deref(), &config, repair).unwrap_or_default()
+    nacre_mds::check::abandoned_transactions(&dirs, all.as_deref(), &config, repair).unwrap_or_default()
 }
 
 /// Adds problems that only a comparison of all MDTs shows, which are not repaired. An MDT that cannot be read

@@ -118,7 +118,7 @@ fn about_none() -> Vec<OssRequest> {
         OssRequest::Sync { object: Some(Fid::ost_object(0, 1)) },
         OssRequest::Statfs,
         OssRequest::Ping,
-        OssRequest::Grant { client: 1, kept: 0, want: 0 },
+        OssRequest::Grant { client: 1, held: 0, want: 0 },
         OssRequest::Locks { request: LockRequest::Cancel { handles: vec![LockHandle(77)] } },
         OssRequest::Locks { request: LockRequest::ReplayDone },
     ]

@@ -150,7 +150,7 @@ fn nothing_of_a_client_that_an_mdt_drops_counts_any_more() {
     dropped.lock(1, Mode::Pw, Extent::WHOLE);
     dropped.write(0, &ONE, IoLock::Held).unwrap();
     let want = 8 << 20;
-    let granted = dropped.call(OssRequest::Grant { client: 77, kept: 0, want }, Bulk::None);
+    let granted = dropped.call(OssRequest::Grant { client: 77, held: 0, want }, Bulk::None);
     assert!(matches!(granted, Ok(OssReply::Granted(bytes)) if bytes > 0));
     assert_eq!(other.enqueue(1, Mode::Pw, pages(0, 1)), Ok(OssReply::Locked(Outcome::Waiting)));
     let client = dropped.export.client;

@@ -159,7 +159,7 @@ impl BlockStore {
             create_bytes: create.then_some(options.size / BLOCK * BLOCK),
             // This process holds the lock of the directory: another user of the device is about to end, or is
             // not a store.
-            patience: TIMEOUT,
+            timeout: TIMEOUT,
             ..DirectDeviceOptions::default()
         };
         let device = DirectDevice::open(&path, &device_options).map_err(|error| ObjectError::Device {

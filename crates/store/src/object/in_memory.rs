@@ -75,8 +75,8 @@ pub(super) mod tests {
     #[test]
     fn short_copies_are_no_waits_and_everything_else_is() {
         let of = |is_memory: bool, lens: &[usize]| {
-            let mut patience = CopyBudget::new(is_memory);
-            waits_told(|| lens.iter().for_each(|len| patience.transfer(*len, || ())))
+            let mut timeout = CopyBudget::new(is_memory);
+            waits_told(|| lens.iter().for_each(|len| timeout.transfer(*len, || ())))
         };
         assert_eq!(of(false, &[0, 1, 4096]), 3);
         assert_eq!(of(true, &[4096; 32]), 0);

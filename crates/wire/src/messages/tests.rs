@@ -354,7 +354,7 @@ fn oss_requests() -> Vec<OssRequest> {
         OssRequest::DestroyOrphans { sequence: object.seq, last_used: 9 },
         OssRequest::Destroy { objects: vec![object, Fid::ost_object(1, 3)] },
         OssRequest::Ping,
-        OssRequest::Grant { client: 5, kept: 6, want: 7 },
+        OssRequest::Grant { client: 5, held: 6, want: 7 },
         OssRequest::Locks { request: LockRequest::ReplayDone },
         OssRequest::Evict { client: ClientUuid([7; 16]) },
         OssRequest::Advise { object: fid(4), offset: 4096, len: 1 << 20, advice: Advice::DontNeed },

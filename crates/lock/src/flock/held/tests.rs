@@ -155,7 +155,7 @@ struct Asked {
     id: CallId,
     change: Change,
     waits: bool,
-    turn: WaitTicket,
+    ticket: WaitTicket,
     /// True while the call waits at the server.
     is_waiting: bool,
     /// Answer of the server, in flight.
@@ -200,8 +200,8 @@ impl World {
             }
         }
         self.turns += 1;
-        let turn = WaitTicket { id: WaitId(self.turns), asked: self.turns };
-        self.asked.push(Asked { id, change, waits, turn, is_waiting: false, answer: None });
+        let ticket = WaitTicket { id: WaitId(self.turns), asked: self.turns };
+        self.asked.push(Asked { id, change, waits, ticket, is_waiting: false, answer: None });
     }
 
     /// A request reaches the server.
@@ -216,7 +216,8 @@ impl World {
                 Some(self.server.on_unlock(&FILE, family, owner, extent, &mut completions))
             }
             Change::Set(lock) => {
-                match self.server.on_set(&FILE, &lock, asked.waits.then_some(asked.turn), &mut completions) {
+                match self.server.on_set(&FILE, &lock, asked.waits.then_some(asked.ticket), &mut completions)
+                {
                     // The call is repeated.
                     Err(Status::RECOVERING) => return,
                     Ok(SetOutcome::Waiting) => None,
@@ -232,7 +233,7 @@ impl World {
 
     fn complete(&mut self, completions: Vec<Completion>) {
         for done in completions {
-            let same = |asked: &&mut Asked| asked.turn.id == done.wait;
+            let same = |asked: &&mut Asked| asked.ticket.id == done.wait;
             let asked = self.asked.iter_mut().find(same).expect("it waits");
             (asked.is_waiting, asked.answer) = (false, Some(done.result));
         }
@@ -292,7 +293,7 @@ impl World {
             // Linux.
             let stuck = self.asked.iter_mut().find(|asked| round % 10 == 9 && asked.is_waiting);
             if let Some(stuck) = stuck {
-                assert!(self.server.on_cancel_wait(stuck.change.place().1.client, stuck.turn.id));
+                assert!(self.server.on_cancel_wait(stuck.change.place().1.client, stuck.ticket.id));
                 (stuck.is_waiting, stuck.answer) = (false, Some(Err(Status::EINTR)));
             }
             (0..self.asked.len()).for_each(|place| self.arrive(place));

@@ -9,7 +9,7 @@ use nacre_layout::dir_layout::MOVED_ALL;
 use nacre_ondisk::InodeRecord;
 use nacre_rpc::ReplySlot;
 use nacre_types::Xid;
-use nacre_wire::peer::{Name, OpId, Operation, Part, Update};
+use nacre_wire::peer::{Name, Part, Transaction, TransactionId, Update};
 use std::rc::Rc;
 
 pub(super) fn rename<'a>(from: (Fid, &'a str), to: (Fid, &'a str)) -> MdsRequest<'a> {
@@ -124,7 +124,7 @@ fn files_move_together_and_each_moves_or_stays_on_its_own_account() {
         .collect::<Vec<Option<Status>>>();
     assert_eq!(world.run(0, &request), Ok(MdsReply::Outcomes(outcomes.clone())));
     let spent = world.net.endangered.load(Ordering::Relaxed) - messages;
-    assert!(spent <= 12, "one operation over two other MDTs, not one for each file: {spent} messages");
+    assert!(spent <= 12, "one transaction over two other MDTs, not one for each file: {spent} messages");
 
     let tree = world.tree();
     let lead = |parent: &Fid, name: &str| tree[parent][name].fid;
@@ -155,10 +155,10 @@ fn one_name_elsewhere() -> (World, Fid, Vec<Part>) {
 /// A commit may wait for clients, and fail. Until then a restarted MDT must not get the transaction, nor may
 /// its coordinator treat it as done.
 #[test]
-fn an_operation_that_is_about_to_be_committed_is_done_nowhere_else() {
+fn a_transaction_that_is_about_to_be_committed_is_done_nowhere_else() {
     let (world, fid, parts) = one_name_elsewhere();
     let coordinator = world.net.get(0).expect("alive");
-    let id = coordinator.leaves.operations.be_about_to_commit(parts).id;
+    let id = coordinator.leaves.transactions.be_about_to_commit(parts).id;
 
     coordinator.resolver.resolve_once();
     world.net.kill(1);
@@ -174,7 +174,7 @@ fn an_operation_that_is_about_to_be_committed_is_done_nowhere_else() {
 
 /// A sync of everything waits for the decision, and does not make it. The transaction may still abort.
 #[test]
-fn an_operation_that_is_about_to_be_committed_is_not_done_because_somebody_syncs() {
+fn a_transaction_that_is_about_to_be_committed_is_not_done_because_somebody_syncs() {
     struct Tell(mpsc::Sender<()>);
     impl nacre_env::BlockingHook for Tell {
         fn enter(&self) {
@@ -186,7 +186,7 @@ fn an_operation_that_is_about_to_be_committed_is_not_done_because_somebody_syncs
     let coordinator = world.net.get(0).expect("alive");
     let everything = MdsRequest::Commit { upto: TransNo(u64::MAX) };
     assert_eq!(world.run(0, &everything), Ok(MdsReply::Done));
-    let id = coordinator.leaves.operations.be_about_to_commit(parts).id;
+    let id = coordinator.leaves.transactions.be_about_to_commit(parts).id;
 
     nacre_env::thread::scope(|scope| {
         let (send, waits) = mpsc::channel();
@@ -196,7 +196,7 @@ fn an_operation_that_is_about_to_be_committed_is_not_done_because_somebody_syncs
             world.run(0, everything)
         });
         waits.recv().expect("it waits for something");
-        coordinator.leaves.operations.let_fail(&id);
+        coordinator.leaves.transactions.let_fail(&id);
         assert_eq!(syncer.join().expect("no panic"), Ok(MdsReply::Done));
     });
     let lookup = MdsRequest::Lookup { parent: fid, name: b"not yet" };
@@ -312,14 +312,14 @@ fn an_mdt_that_is_not_known_is_looked_for_before_it_is_missing() {
     let mds = world.net.get(0).expect("alive");
     let way =
         |net: &Arc<Net>, to| (to, Arc::new(Way { net: net.clone(), from: 0, to }) as Arc<dyn MdsEndpoint>);
-    mds.leaves.operations.set_peers([way(&world.net, 1)].into_iter().collect());
+    mds.leaves.transactions.set_peers([way(&world.net, 1)].into_iter().collect());
     let asked = Arc::new(Mutex::new(Vec::new()));
     // The network has the server, and the server must not own the network.
     let (seen, weak, net) = (asked.clone(), Arc::downgrade(&mds), Arc::downgrade(&world.net));
     mds.set_newcomers(Box::new(move |index| {
         seen.lock().push(index);
         if let (2, Some(mds), Some(net)) = (index, weak.upgrade(), net.upgrade()) {
-            mds.leaves.operations.set_peers([1, 2].map(|to| way(&net, to)).into_iter().collect());
+            mds.leaves.transactions.set_peers([1, 2].map(|to| way(&net, to)).into_iter().collect());
         }
         Ok(index == 2)
     }));
@@ -432,15 +432,15 @@ fn a_file_whose_last_name_goes_before_its_opener_is_back_stays_for_it() {
 }
 
 /// Returns the transactions known to an MDT.
-fn stored(mds: &Mds) -> Vec<Operation> {
+fn stored(mds: &Mds) -> Vec<Transaction> {
     let mut found = Vec::new();
     let mut take = |_: &[u8], value: &[u8]| {
-        found.extend(crate::operations::state::decode_record::<Operation>(value));
+        found.extend(crate::transactions::state::decode_record::<Transaction>(value));
         std::ops::ControlFlow::Continue(())
     };
     mds.leaves
         .store
-        .scan(crate::tables::OPERATIONS, &[], std::ops::Bound::Unbounded, &mut take)
+        .scan(crate::tables::TRANSACTIONS, &[], std::ops::Bound::Unbounded, &mut take)
         .expect("read");
     found
 }
@@ -448,7 +448,7 @@ fn stored(mds: &Mds) -> Vec<Operation> {
 /// A request may be sent twice, and the second copy arrive late: after its transactions are durable and while
 /// others of its coordinator are not.
 #[test]
-fn an_operation_is_not_done_again_when_it_was_forgotten_before_an_older_one() {
+fn a_transaction_is_not_done_again_when_it_was_forgotten_before_an_older_one() {
     let world = World::new(2, 8);
     let (there, file) = (world.fid(1), world.fid(0));
     world.make(Fid::ROOT, "there", there, true).expect("made");
@@ -456,21 +456,21 @@ fn an_operation_is_not_done_again_when_it_was_forgotten_before_an_older_one() {
     world.recover();
     world.run(0, &rename((Fid::ROOT, "file"), (there, "moved"))).expect("moved");
     let mds = world.net.get(1).expect("alive");
-    let operation = stored(&mds).pop().expect("it is not durable yet");
+    let transaction = stored(&mds).pop().expect("it is not durable yet");
     let ask = |request| {
         let way = Way { net: world.net.clone(), from: 0, to: 1 };
         way.call(&Cred::system(), &MdsRequest::Peer(request)).map(drop)
     };
-    ask(PeerRequest::Sync { op: operation.id }).expect("durable");
-    ask(PeerRequest::Forget { ops: vec![operation.id], below: operation.id }).expect("forgotten");
+    ask(PeerRequest::Sync { op: transaction.id }).expect("durable");
+    ask(PeerRequest::Forget { ops: vec![transaction.id], below: transaction.id }).expect("forgotten");
     let unlink = MdsRequest::Unlink { parent: there, name: b"moved", directory: false };
     world.run(1, &unlink).expect("removed");
-    ask(PeerRequest::Apply { operation: operation.clone() }).expect("done long ago");
+    ask(PeerRequest::Apply { transaction: transaction.clone() }).expect("done long ago");
     drop(mds);
     world.net.kill(1);
     world.start(1);
     world.meet();
-    ask(PeerRequest::Apply { operation }).expect("done long ago");
+    ask(PeerRequest::Apply { transaction }).expect("done long ago");
     assert_eq!(world.tree()[&there], BTreeMap::new());
     world.recover();
     world.check();
@@ -483,7 +483,8 @@ fn nothing_is_forgotten_before_it_was_asked_what_is_to_be_done_again() {
     let world = World::new(2, 7);
     world.make(Fid::ROOT, "there", world.fid(1), true).expect("made");
     let mds = world.net.get(1).expect("alive");
-    let open = |mds: &Mds| stored(mds).into_iter().map(|operation| operation.id).collect::<Vec<OpId>>();
+    let open =
+        |mds: &Mds| stored(mds).into_iter().map(|transaction| transaction.id).collect::<Vec<TransactionId>>();
     let ops = open(&mds);
     assert_eq!(ops.len(), 1, "it is not durable yet");
     drop(mds);
@@ -673,8 +674,8 @@ fn a_listing_that_misses_names_that_have_just_left_says_that_they_have() {
 #[test]
 fn what_is_prepared_for_a_coordinator_that_does_not_exist_or_has_forgotten_it_expires() {
     let world = World::new(2, 5);
-    let [nobody, away] = [7, 1].map(|mdt| OpId { mdt, boot: 1, number: 999 });
-    let prepare = |mds: &Arc<Mds>, op: OpId| {
+    let [nobody, away] = [7, 1].map(|mdt| TransactionId { mdt, boot: 1, number: 999 });
+    let prepare = |mds: &Arc<Mds>, op: TransactionId| {
         let way = LoMds::connect_server(mds.clone(), ClientUuid([101; 16])).expect("connected");
         let request = PeerRequest::Prepare { op, fids: vec![Fid::ROOT], names: Vec::new() };
         way.call(&Cred::system(), &MdsRequest::Peer(request)).map(drop)
@@ -695,7 +696,7 @@ fn what_is_prepared_for_a_coordinator_that_does_not_exist_or_has_forgotten_it_ex
         mds.resolver.resolve_once();
     };
     let first = world.net.get(0).expect("alive");
-    assert_eq!(prepare(&first, OpId { mdt: 0, ..nobody }), Err(Status::EPROTO), "its own");
+    assert_eq!(prepare(&first, TransactionId { mdt: 0, ..nobody }), Err(Status::EPROTO), "its own");
     // The list of MDTs is unknown, so it may be one that has just joined.
     prepare(&first, nobody).expect("prepared");
     drop(first);

@@ -164,18 +164,18 @@ impl Sealer {
         let end = at + self.plain;
         let mut from = 0;
         // Start of the data of a record of short parts.
-        let mut together = None;
+        let mut batch_start = None;
         while at < end {
             let data = rest.next(MARKED_MAX.min(end - at));
             if data.len() < APART_MIN {
-                let start = *together.get_or_insert_with(|| self.own.len() + HEADER);
+                let start = *batch_start.get_or_insert_with(|| self.own.len() + HEADER);
                 self.own.resize(self.own.len().max(start), 0);
                 self.own.extend_from_slice(data);
                 if self.own.len() - start >= TOGETHER_MAX {
-                    self.seal_batch(together.take())?;
+                    self.seal_batch(batch_start.take())?;
                 }
             } else {
-                self.seal_batch(together.take())?;
+                self.seal_batch(batch_start.take())?;
                 self.begin(data.len());
                 self.waiting.push(Piece::Own(from..self.own.len()));
                 from = self.own.len();
@@ -185,7 +185,7 @@ impl Sealer {
             }
             at += data.len();
         }
-        self.seal_batch(together)?;
+        self.seal_batch(batch_start)?;
         self.waiting.push(Piece::Own(from..self.own.len()));
         Ok(())
     }

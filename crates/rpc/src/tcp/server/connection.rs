@@ -264,16 +264,16 @@ impl Connection {
         let guard = InterruptTarget::install();
         let target = guard.target().clone();
         self.targets.lock().push(target.clone());
-        let lead = Rc::new(LeaderHook { connection: self.clone(), leading: Cell::new(leading) });
-        let hook = nacre_env::install_hook(lead.clone());
+        let leader = Rc::new(LeaderHook { connection: self.clone(), leading: Cell::new(leading) });
+        let hook = nacre_env::install_hook(leader.clone());
         let mut work = Work::new(self, session, &target);
         let reuses_buffers = self.shared.config.reuses_buffers;
         loop {
-            if !lead.leading.get() {
+            if !leader.leading.get() {
                 if !self.become_leader() {
                     break;
                 }
-                lead.leading.set(true);
+                leader.leading.set(true);
             }
             let frame = work.receive(&mut self.inbox.lock());
             match frame {

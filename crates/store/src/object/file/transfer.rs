@@ -139,10 +139,10 @@ impl Transfers {
         ahead: u32,
     ) -> Result<usize> {
         let fail = |error| ObjectError::io("read", handle.object, error);
-        let mut patience = CopyBudget::new(self.is_memory);
+        let mut budget = CopyBudget::new(self.is_memory);
         if let Some(direct) = self.direct_for(handle, offset, buffer, false) {
             self.reads_waited.fetch_add(1, Ordering::Relaxed);
-            match patience.transfer(buffer.len(), || read_direct(direct, offset, buffer)) {
+            match budget.transfer(buffer.len(), || read_direct(direct, offset, buffer)) {
                 Err(Errno::INVAL) => {}
                 other => {
                     self.reads_direct.fetch_add(1, Ordering::Relaxed);
@@ -166,7 +166,7 @@ impl Transfers {
         }
         self.reads_waited.fetch_add(1, Ordering::Relaxed);
         let missing = &mut buffer[cached..];
-        let read = patience.transfer(missing.len(), || handle.file.read_full(rest, missing));
+        let read = budget.transfer(missing.len(), || handle.file.read_full(rest, missing));
         Ok(cached + read.map_err(fail)?)
     }
 }

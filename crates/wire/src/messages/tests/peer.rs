@@ -2,19 +2,19 @@
 
 use super::*;
 use crate::peer::{
-    Found, MovedName, Name, OpId, Operation, Part, PeerReply, PeerRequest, RecordBytes, Update,
+    Found, MovedName, Name, Part, PeerReply, PeerRequest, RecordBytes, Transaction, TransactionId, Update,
 };
 use nacre_types::{Timestamp, Xid};
 
-fn op(number: u64) -> OpId {
-    OpId { mdt: 1, boot: 2, number }
+fn op(number: u64) -> TransactionId {
+    TransactionId { mdt: 1, boot: 2, number }
 }
 
 fn name() -> Name {
     Name { parent: Fid::ROOT, name: b"name".to_vec() }
 }
 
-fn operation() -> Operation {
+fn transaction() -> Transaction {
     let updates = vec![
         Update::PutName { at: name(), fid: fid(1), kind: FileKind::Regular },
         Update::DeleteName { at: name() },
@@ -29,19 +29,25 @@ fn operation() -> Operation {
         Update::DropName { fid: fid(1), at: name() },
     ];
     let parts = vec![Part { mdt: 0, updates }, Part { mdt: 1, updates: Vec::new() }];
-    Operation { id: op(3), stamp: 4, client: ClientUuid([5; 16]), now: Timestamp { sec: 6, nsec: 7 }, parts }
+    Transaction {
+        id: op(3),
+        stamp: 4,
+        client: ClientUuid([5; 16]),
+        now: Timestamp { sec: 6, nsec: 7 },
+        parts,
+    }
 }
 
 /// A transaction that changes shards of directories.
-fn striped_operation() -> Operation {
+fn striped_transaction() -> Transaction {
     let xattrs = vec![(b"system.posix_acl_default".to_vec(), Vec::new())];
     let record = RecordBytes(b"record".to_vec());
     let updates = vec![Update::DropShard { fid: fid(1) }, Update::Mirror { fid: fid(2), record, xattrs }];
-    Operation { parts: vec![Part { mdt: 0, updates }], ..operation() }
+    Transaction { parts: vec![Part { mdt: 0, updates }], ..transaction() }
 }
 
 /// A transaction that moves names between shards.
-fn step() -> Operation {
+fn step() -> Transaction {
     let moved = MovedName { name: b"name".to_vec(), fid: fid(3), kind: FileKind::Regular };
     let lmv = RecordBytes(b"lmv".to_vec());
     let updates = vec![
@@ -49,11 +55,11 @@ fn step() -> Operation {
         Update::NamesOut { fid: fid(1), upto: 9, subdirs: 1, names: vec![b"name".to_vec()] },
         Update::NamesIn { fid: fid(2), names: vec![moved] },
     ];
-    Operation { parts: vec![Part { mdt: 0, updates }], ..operation() }
+    Transaction { parts: vec![Part { mdt: 0, updates }], ..transaction() }
 }
 
 /// A transaction that moves an inode to another MDT.
-fn migration() -> Operation {
+fn migration() -> Transaction {
     let record = RecordBytes(b"record".to_vec());
     let xattrs = vec![(b"user.a".to_vec(), b"value".to_vec())];
     let updates = vec![
@@ -63,21 +69,21 @@ fn migration() -> Operation {
         Update::NewParent { fid: fid(3), name: b"name".to_vec(), from: fid(1), to: fid(2) },
         Update::Replaced { fid: fid(1), by: fid(2), lmv: RecordBytes(b"lmv".to_vec()) },
     ];
-    Operation { parts: vec![Part { mdt: 0, updates }], ..operation() }
+    Transaction { parts: vec![Part { mdt: 0, updates }], ..transaction() }
 }
 
 /// A transaction with a stored reply.
-fn kept() -> Operation {
+fn kept() -> Transaction {
     let answer = RecordBytes(b"answer".to_vec());
     let updates = vec![Update::KeepAnswer { client: ClientUuid([5; 16]), tag: 8, xid: Xid(9), answer }];
-    Operation { parts: vec![Part { mdt: 1, updates }], ..operation() }
+    Transaction { parts: vec![Part { mdt: 1, updates }], ..transaction() }
 }
 
 pub(super) fn requests() -> Vec<PeerRequest> {
     vec![
         PeerRequest::Hello { mdt: 1, after: Some(op(3)) },
         PeerRequest::Prepare { op: op(3), fids: vec![Fid::ROOT, fid(1)], names: vec![name()] },
-        PeerRequest::Apply { operation: operation() },
+        PeerRequest::Apply { transaction: transaction() },
         PeerRequest::Abort { op: op(3) },
         PeerRequest::Outcome { op: op(3) },
         PeerRequest::Sync { op: op(3) },
@@ -86,13 +92,13 @@ pub(super) fn requests() -> Vec<PeerRequest> {
         PeerRequest::ResolveName { at: name() },
         PeerRequest::LockTree { op: op(3) },
         PeerRequest::UnlockTree { op: op(3) },
-        PeerRequest::Apply { operation: striped_operation() },
+        PeerRequest::Apply { transaction: striped_transaction() },
         PeerRequest::HashSeed,
-        PeerRequest::Apply { operation: step() },
+        PeerRequest::Apply { transaction: step() },
         PeerRequest::Moved { fid: fid(1) },
         PeerRequest::NewFid,
         PeerRequest::Split { fid: fid(1) },
-        PeerRequest::Apply { operation: migration() },
+        PeerRequest::Apply { transaction: migration() },
         PeerRequest::PutData {
             op: op(3),
             fid: fid(2),
@@ -100,7 +106,7 @@ pub(super) fn requests() -> Vec<PeerRequest> {
             bytes: RecordBytes(b"bytes".to_vec()),
             size: Some(10),
         },
-        PeerRequest::Apply { operation: kept() },
+        PeerRequest::Apply { transaction: kept() },
     ]
 }
 
@@ -108,14 +114,14 @@ pub(super) fn replies() -> Vec<PeerReply> {
     let found = Found { fid: fid(1), record: Some(RecordBytes(b"record".to_vec())) };
     vec![
         PeerReply::Done,
-        PeerReply::Operations(vec![operation()]),
+        PeerReply::Transactions(vec![transaction()]),
         PeerReply::Prepared {
             found: vec![found.clone(), Found { fid: Fid::ROOT, record: None }],
             names: vec![None, Some((fid(1), FileKind::Directory))],
             clock: 9,
         },
         PeerReply::Record(found),
-        PeerReply::Greeting { operations: vec![operation()], finished: vec![op(8)] },
+        PeerReply::Greeting { transactions: vec![transaction()], finished: vec![op(8)] },
         PeerReply::HashSeed(0x0102_0304_0506_0708),
         PeerReply::Moved { version: 3, upto: 9 },
         PeerReply::Fid(fid(1)),

@@ -25,7 +25,7 @@ pub struct DirectDeviceOptions {
     pub system_calls_only: bool,
     /// Time to wait for another user to release the device: after the end of a killed process the kernel
     /// takes a while to tear down its rings.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Maximum number of rings; 0 chooses by the number of CPUs.
     pub rings_max: usize,
 }
@@ -426,7 +426,7 @@ impl BlockDevice for DirectDevice {
 /// Opens as [`open_exclusive`], and waits for a while if the device is in use.
 fn open_patiently(path: &Path, options: &DirectDeviceOptions) -> io::Result<OwnedFd> {
     const POLL: Duration = Duration::from_millis(10);
-    let deadline = Instant::now() + options.patience;
+    let deadline = Instant::now() + options.timeout;
     loop {
         match open_exclusive(path, options.create_bytes) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) && Instant::now() < deadline => {

@@ -181,7 +181,7 @@ fn a_device_that_is_given_up_meanwhile_is_waited_for() {
     let dir = tempfile::tempdir().expect("a directory");
     let device = open(&dir, false);
     let path = dir.path().join("device");
-    let patient = DirectDeviceOptions { patience: std::time::Duration::from_secs(60), ..Default::default() };
+    let patient = DirectDeviceOptions { timeout: std::time::Duration::from_secs(60), ..Default::default() };
     nacre_env::thread::scope(|scope| {
         let opened = scope.spawn(|| DirectDevice::open(&path, &patient).map(drop));
         drop(device);

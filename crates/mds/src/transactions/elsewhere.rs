@@ -26,7 +26,7 @@ impl Coordinator {
     /// # Errors
     /// Those of that MDT; `EPROTO`.
     pub fn inode_elsewhere(&self, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
-        match self.leaves.operations.ask(fid.mdt_index(), PeerRequest::Record { fid: *fid })? {
+        match self.leaves.transactions.ask(fid.mdt_index(), PeerRequest::Record { fid: *fid })? {
             PeerReply::Record(Found { record, .. }) => {
                 let record = record.map(|bytes| InodeRecord::decode(*fid, &bytes.0)).transpose();
                 record.map_err(|_| Status::EPROTO)

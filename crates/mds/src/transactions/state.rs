@@ -3,7 +3,7 @@
 
 use crate::error::MdsError;
 use crate::locks::{LockTable, LongLock, Want};
-use crate::tables::{FINISHED, OPERATIONS, PREPARED, decode_op_key};
+use crate::tables::{FINISHED, PREPARED, TRANSACTIONS, decode_op_key};
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_rpc::MdsEndpoint;
@@ -11,7 +11,7 @@ use nacre_store::MetaStore;
 use nacre_types::limits::MDT_COUNT_MAX;
 use nacre_types::{Cred, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mds::{MdsReply, MdsRequest};
-use nacre_wire::peer::{Name, OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest};
+use nacre_wire::peer::{Name, PeerReply, PeerRequest, TRANSACTIONS_MAX, Transaction, TransactionId};
 use nacre_wire::{Decode, Encode, Reader};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
@@ -54,7 +54,7 @@ pub(super) struct Prepared {
 
 /// A transaction whose part here is committed, until all parts are durable.
 pub(super) struct Open {
-    pub(super) operation: Arc<Operation>,
+    pub(super) transaction: Arc<Transaction>,
     /// Transno of the part here.
     pub(super) transno: TransNo,
     /// On the coordinator: the participants that have committed their parts.
@@ -65,22 +65,22 @@ pub(super) struct Open {
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) prepared: HashMap<OpId, Prepared>,
+    pub(super) prepared: HashMap<TransactionId, Prepared>,
     /// Aborted transactions, which must stop waiting for their locks.
-    pub(super) called_off: HashSet<OpId>,
+    pub(super) called_off: HashSet<TransactionId>,
     /// Transactions that a thread is preparing or applying.
-    pub(super) under_way: HashSet<OpId>,
+    pub(super) under_way: HashSet<TransactionId>,
     /// Tickets of transactions that are about to be applied here.
     pub(super) leaving: HashSet<u64>,
     /// Undecided transactions coordinated here.
-    pub(super) undecided: HashSet<OpId>,
+    pub(super) undecided: HashSet<TransactionId>,
     /// Committed transactions, changed by [`State::open`], [`State::close`] and [`State::settle`] alone.
-    pub(super) open: BTreeMap<OpId, Open>,
+    pub(super) open: BTreeMap<TransactionId, Open>,
     /// Those in `open` that are not durable on all participants, in the order of their transnos.
-    pub(super) unsettled: BTreeSet<(TransNo, OpId)>,
+    pub(super) unsettled: BTreeSet<(TransNo, TransactionId)>,
     /// For each coordinator, the first transaction that may not be durable on all participants: no earlier
     /// one is applied again.
-    pub(super) finished: BTreeMap<u16, OpId>,
+    pub(super) finished: BTreeMap<u16, TransactionId>,
     /// Number of the next transaction.
     pub(super) next: u64,
     /// Logical clock: stamp of the last transaction applied here.
@@ -94,7 +94,7 @@ pub(super) struct State {
 }
 
 /// See the [module documentation](self).
-pub(crate) struct Operations {
+pub(crate) struct Transactions {
     pub(super) index: u16,
     pub(super) boot: u64,
     /// True if the last run ended with everything durable, so that nothing is to be redone.
@@ -128,23 +128,23 @@ pub(crate) enum Bug {
 
 impl State {
     /// Records that a transaction is committed here with a transno, or about to be.
-    pub(super) fn open(&mut self, operation: &Arc<Operation>, transno: TransNo) {
-        self.close(&operation.id);
+    pub(super) fn open(&mut self, transaction: &Arc<Transaction>, transno: TransNo) {
+        self.close(&transaction.id);
         let open =
-            Open { operation: operation.clone(), transno, applied: BTreeSet::new(), is_durable: false };
-        self.open.insert(operation.id, open);
-        self.unsettled.insert((transno, operation.id));
+            Open { transaction: transaction.clone(), transno, applied: BTreeSet::new(), is_durable: false };
+        self.open.insert(transaction.id, open);
+        self.unsettled.insert((transno, transaction.id));
     }
 
     /// Forgets a transaction.
-    pub(super) fn close(&mut self, op: &OpId) {
+    pub(super) fn close(&mut self, op: &TransactionId) {
         if let Some(open) = self.open.remove(op) {
             self.unsettled.remove(&(open.transno, *op));
         }
     }
 
     /// Records that all parts of a transaction are durable.
-    pub(super) fn settle(&mut self, op: &OpId) {
+    pub(super) fn settle(&mut self, op: &TransactionId) {
         if let Some(open) = self.open.get_mut(op) {
             open.is_durable = true;
             self.unsettled.remove(&(open.transno, *op));
@@ -152,20 +152,25 @@ impl State {
     }
 
     /// Returns true if a transaction is durable on all participants, or aborted.
-    pub(super) fn is_finished(&self, op: &OpId) -> bool {
+    pub(super) fn is_finished(&self, op: &TransactionId) -> bool {
         self.finished.get(&op.mdt).is_some_and(|below| op < below)
     }
 
     /// Returns the first transaction coordinated by MDT `index` in start `boot` that may not be durable,
     /// assuming that those in `leaving` are.
-    pub(super) fn first_unfinished(&self, index: u16, boot: u64, leaving: &BTreeSet<OpId>) -> OpId {
+    pub(super) fn first_unfinished(
+        &self,
+        index: u16,
+        boot: u64,
+        leaving: &BTreeSet<TransactionId>,
+    ) -> TransactionId {
         let open = self.open.keys().filter(|op| op.mdt == index && !leaving.contains(op));
-        let next = OpId { mdt: index, boot, number: self.next };
+        let next = TransactionId { mdt: index, boot, number: self.next };
         open.chain(&self.undecided).min().copied().unwrap_or(next)
     }
 }
 
-impl Operations {
+impl Transactions {
     /// Reads the transactions of an earlier run, and restores the locks of prepared ones. `was_clean`: that
     /// run ended cleanly.
     ///
@@ -177,7 +182,7 @@ impl Operations {
         index: u16,
         boot: u64,
         was_clean: bool,
-    ) -> Result<Operations, MdsError> {
+    ) -> Result<Transactions, MdsError> {
         let mut state = State { next: 1, ..State::default() };
         store.scan(PREPARED, &[], Bound::Unbounded, &mut |key, value| {
             match (decode_op_key(key), decode_prepared(value)) {
@@ -186,29 +191,29 @@ impl Operations {
                     let prepared = Prepared { kept, since: Instant::now() };
                     state.prepared.insert(op, prepared);
                 }
-                _ => log::error!("MDT{index:04x}: the record of a prepared operation is damaged"),
+                _ => log::error!("MDT{index:04x}: the record of a prepared transaction is damaged"),
             }
             ControlFlow::Continue(())
         })?;
         let last = store.last_transno();
-        store.scan(OPERATIONS, &[], Bound::Unbounded, &mut |_, value| {
-            match decode_record::<Operation>(value) {
-                Some(operation) => {
-                    state.clock = state.clock.max(operation.stamp);
-                    state.open(&Arc::new(operation), last);
+        store.scan(TRANSACTIONS, &[], Bound::Unbounded, &mut |_, value| {
+            match decode_record::<Transaction>(value) {
+                Some(transaction) => {
+                    state.clock = state.clock.max(transaction.stamp);
+                    state.open(&Arc::new(transaction), last);
                 }
-                None => log::error!("MDT{index:04x}: the record of an operation is damaged"),
+                None => log::error!("MDT{index:04x}: the record of a transaction is damaged"),
             }
             ControlFlow::Continue(())
         })?;
         store.scan(FINISHED, &[], Bound::Unbounded, &mut |_, value| {
-            match decode_record::<OpId>(value) {
+            match decode_record::<TransactionId>(value) {
                 Some(below) => drop(state.finished.insert(below.mdt, below)),
-                None => log::error!("MDT{index:04x}: the record of finished operations is damaged"),
+                None => log::error!("MDT{index:04x}: the record of finished transactions is damaged"),
             }
             ControlFlow::Continue(())
         })?;
-        Ok(Operations {
+        Ok(Transactions {
             index,
             boot,
             has_all: was_clean,
@@ -263,9 +268,9 @@ impl Operations {
     }
 
     /// Begins a transaction, which is undecided.
-    pub(super) fn begin(&self) -> OpId {
+    pub(super) fn begin(&self) -> TransactionId {
         let mut state = self.state.lock();
-        let op = OpId { mdt: self.index, boot: self.boot, number: state.next };
+        let op = TransactionId { mdt: self.index, boot: self.boot, number: state.next };
         state.next += 1;
         state.undecided.insert(op);
         op
@@ -379,9 +384,9 @@ pub(crate) fn decode_record<T: for<'a> Decode<'a>>(bytes: &[u8]) -> Option<T> {
     T::from_bytes(rest).ok()
 }
 
-impl Operations {
+impl Transactions {
     /// Notifies another MDT that a transaction is aborted. If the message is lost, that MDT asks on its own.
-    pub(super) fn call_off(&self, mdt: u16, op: OpId) {
+    pub(super) fn call_off(&self, mdt: u16, op: TransactionId) {
         let request = PeerRequest::Abort { op };
         if nacre_env::interrupted() {
             // The answer is not awaited: the program must continue.
@@ -407,63 +412,63 @@ impl Operations {
     }
 
     /// Records that a transaction is committed here, or about to be.
-    pub(super) fn note_open(&self, operation: &Arc<Operation>, transno: TransNo) {
-        self.change(|state| state.open(operation, transno));
+    pub(super) fn note_open(&self, transaction: &Arc<Transaction>, transno: TransNo) {
+        self.change(|state| state.open(transaction, transno));
     }
 
-    pub(super) fn note_applied(&self, op: &OpId, mdt: u16) {
+    pub(super) fn note_applied(&self, op: &TransactionId, mdt: u16) {
         if let Some(open) = self.state.lock().open.get_mut(op) {
             open.applied.insert(mdt);
         }
     }
 
     /// Records that a transaction is decided, and wakes the threads that wait for that.
-    pub(super) fn decided(&self, op: &OpId) {
+    pub(super) fn decided(&self, op: &TransactionId) {
         self.state.lock().undecided.remove(op);
         self.changed.notify_all();
     }
 
     /// Records that the commit of a transaction failed.
-    pub(super) fn retract(&self, op: &OpId) {
+    pub(super) fn retract(&self, op: &TransactionId) {
         self.change(|state| state.close(op));
     }
 
     /// Returns the transactions with a part on an MDT that are not durable on all participants, as many as
     /// fit a message.
-    pub fn operations_of(&self, mdt: u16, after: Option<&OpId>) -> PeerReply {
+    pub fn transactions_of(&self, mdt: u16, after: Option<&TransactionId>) -> PeerReply {
         let state = self.state.lock();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         // A transaction that waits for its commit may still abort.
         let decided =
             state.open.range((from, Bound::Unbounded)).filter(|(id, _)| !state.undecided.contains(id));
-        let theirs = decided.map(|(_, open)| &open.operation);
+        let theirs = decided.map(|(_, open)| &open.transaction);
         let mut room = GREETING_BYTES;
-        let fits = |operation: &&Arc<Operation>| {
+        let fits = |transaction: &&Arc<Transaction>| {
             let is_first = room == GREETING_BYTES;
-            let left = room.checked_sub(operation.to_bytes().len());
+            let left = room.checked_sub(transaction.to_bytes().len());
             room = left.unwrap_or(0);
             is_first || left.is_some()
         };
-        let theirs = theirs.filter(|operation| operation.part(mdt).is_some());
-        let operations: Vec<Operation> = theirs
-            .take(OPERATIONS_MAX)
+        let theirs = theirs.filter(|transaction| transaction.part(mdt).is_some());
+        let transactions: Vec<Transaction> = theirs
+            .take(TRANSACTIONS_MAX)
             .take_while(fits)
-            .map(|operation| Operation::clone(operation))
+            .map(|transaction| Transaction::clone(transaction))
             .collect();
-        PeerReply::Greeting { operations, finished: state.finished.values().copied().collect() }
+        PeerReply::Greeting { transactions, finished: state.finished.values().copied().collect() }
     }
 
     /// Returns the outcome of a transaction that another MDT has prepared.
     ///
     /// # Errors
     /// `EAGAIN` while it is undecided.
-    pub fn outcome(&self, op: &OpId) -> StatusResult<PeerReply> {
+    pub fn outcome(&self, op: &TransactionId) -> StatusResult<PeerReply> {
         let state = self.state.lock();
         if state.undecided.contains(op) {
             return Err(Status::EAGAIN);
         }
-        let found = state.open.get(op).map(|open| Operation::clone(&open.operation));
-        Ok(PeerReply::Operations(found.into_iter().collect()))
+        let found = state.open.get(op).map(|open| Transaction::clone(&open.transaction));
+        Ok(PeerReply::Transactions(found.into_iter().collect()))
     }
 
     /// Returns true if there may be transactions to redo for which other MDTs have not been asked.
@@ -488,22 +493,22 @@ impl Operations {
 
     /// Records a transaction as [`super::Coordinator::execute`] does before the commit, which may take long.
     #[cfg(test)]
-    pub fn be_about_to_commit(&self, parts: Vec<nacre_wire::peer::Part>) -> Operation {
+    pub fn be_about_to_commit(&self, parts: Vec<nacre_wire::peer::Part>) -> Transaction {
         let (id, stamp) = (self.begin(), self.tick());
-        let operation = Operation {
+        let transaction = Transaction {
             id,
             stamp,
             client: nacre_types::ClientUuid([7; 16]),
             now: nacre_types::Timestamp::default(),
             parts,
         };
-        self.note_open(&Arc::new(operation.clone()), TransNo(0));
-        operation
+        self.note_open(&Arc::new(transaction.clone()), TransNo(0));
+        transaction
     }
 
     /// Lets the commit of such a transaction fail.
     #[cfg(test)]
-    pub fn let_fail(&self, op: &OpId) {
+    pub fn let_fail(&self, op: &TransactionId) {
         self.retract(op);
         self.decided(op);
     }

@@ -1,4 +1,4 @@
-//! Distributed transactions: operations over several MDTs, by two-phase commit.
+//! Distributed transactions: transactions over several MDTs, by two-phase commit.
 //!
 //! `docs/design/dne.md` has the protocol and its failures. The [`Coordinator`] runs on the MDT that the
 //! client asked, the [`Participant`] on the others; the [`Resolver`] completes transactions after failures

@@ -1,14 +1,14 @@
 //! The lock of the tree, which MDT 0 holds: one directory at a time gets another parent, on all MDTs, so that
 //! the tree does not change during a check for cycles.
 
-use super::state::{Operations, TIMEOUT};
+use super::state::{TIMEOUT, Transactions};
 use crate::leaves::Leaves;
 use crate::locks::unless_interrupted;
 use crate::signal::StopSignal;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex, MutexGuard};
 use nacre_types::{Status, StatusResult};
-use nacre_wire::peer::{OpId, PeerReply, PeerRequest};
+use nacre_wire::peer::{PeerReply, PeerRequest, TransactionId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,29 +18,29 @@ const POLL: Duration = Duration::from_millis(50);
 /// See the [module documentation](self).
 pub(crate) struct TreeLock {
     index: u16,
-    operations: Arc<Operations>,
+    transactions: Arc<Transactions>,
     signal: Arc<StopSignal>,
     /// Held by the rename of this MDT that gives a directory another parent.
     own: Mutex<()>,
     /// On MDT 0: transaction of any MDT that gives a directory another parent.
-    holder: Mutex<Option<OpId>>,
+    holder: Mutex<Option<TransactionId>>,
     released: Condvar,
 }
 
 /// Guard: no directory gets another parent until it is dropped.
 pub(crate) struct StillTree<'a> {
     tree: &'a TreeLock,
-    op: Option<OpId>,
+    op: Option<TransactionId>,
     _own: MutexGuard<'a, ()>,
 }
 
 impl Drop for StillTree<'_> {
     fn drop(&mut self) {
         let Some(op) = self.op else { return };
-        self.tree.operations.decided(&op);
+        self.tree.transactions.decided(&op);
         if self.tree.index == 0 {
             self.tree.unlock(&op);
-        } else if let Err(status) = self.tree.operations.ask(0, PeerRequest::UnlockTree { op }) {
+        } else if let Err(status) = self.tree.transactions.ask(0, PeerRequest::UnlockTree { op }) {
             log::warn!("MDT0000 did not hear that no directory moves any more: {status}");
         }
     }
@@ -50,7 +50,7 @@ impl TreeLock {
     pub fn new(leaves: &Leaves) -> TreeLock {
         TreeLock {
             index: leaves.index,
-            operations: leaves.operations.clone(),
+            transactions: leaves.transactions.clone(),
             signal: leaves.signal.clone(),
             own: Mutex::new(()),
             holder: Mutex::new(None),
@@ -65,15 +65,15 @@ impl TreeLock {
     pub fn still(&self) -> StatusResult<StillTree<'_>> {
         let own = self.lock_own()?;
         // MDT 0 takes the lock even if it is the only MDT: others may join and request it meanwhile.
-        if self.index != 0 && !self.operations.has_peers() {
+        if self.index != 0 && !self.transactions.has_peers() {
             return Ok(StillTree { tree: self, op: None, _own: own });
         }
         // The id lets MDT 0 ask whether the lock is still needed.
-        let op = self.operations.begin();
+        let op = self.transactions.begin();
         let still = StillTree { tree: self, op: Some(op), _own: own };
         match self.index {
             0 => drop(self.lock(op)?),
-            _ => drop(self.operations.ask(0, PeerRequest::LockTree { op })?),
+            _ => drop(self.transactions.ask(0, PeerRequest::LockTree { op })?),
         }
         Ok(still)
     }
@@ -101,7 +101,7 @@ impl TreeLock {
     ///
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`.
-    pub fn lock(&self, op: OpId) -> StatusResult<PeerReply> {
+    pub fn lock(&self, op: TransactionId) -> StatusResult<PeerReply> {
         let mut holder = self.holder.lock();
         let mut asked = Instant::now();
         while let Some(other) = holder.filter(|other| *other != op) {
@@ -119,10 +119,10 @@ impl TreeLock {
     }
 
     /// Asks whether the holder still needs the lock: the message of its release may have been lost.
-    fn ask_holder(&self, holder: &OpId) {
+    fn ask_holder(&self, holder: &TransactionId) {
         let outcome = match holder.mdt == self.index {
-            true => self.operations.outcome(holder),
-            false => self.operations.ask(holder.mdt, PeerRequest::Outcome { op: *holder }),
+            true => self.transactions.outcome(holder),
+            false => self.transactions.ask(holder.mdt, PeerRequest::Outcome { op: *holder }),
         };
         if outcome.is_ok() {
             self.unlock(holder);
@@ -135,12 +135,12 @@ impl TreeLock {
     }
 
     /// Releases the lock of a transaction.
-    pub fn unlock(&self, op: &OpId) -> PeerReply {
+    pub fn unlock(&self, op: &TransactionId) -> PeerReply {
         self.release_if(|holder| holder == op);
         PeerReply::Done
     }
 
-    fn release_if(&self, is_over: impl FnOnce(&OpId) -> bool) {
+    fn release_if(&self, is_over: impl FnOnce(&TransactionId) -> bool) {
         let mut holder = self.holder.lock();
         if holder.as_ref().is_some_and(is_over) {
             *holder = None;

@@ -13,7 +13,7 @@ use nacre_types::{Fid, Status, StatusResult, Timestamp, TransNo};
 use nacre_wire::Encode;
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::peer::{
-    Found, INODES_MAX, Name, OpId, Operation, Part, PeerReply, PeerRequest, RecordBytes, Update,
+    Found, INODES_MAX, Name, Part, PeerReply, PeerRequest, RecordBytes, Transaction, TransactionId, Update,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// [`Coordinator::execute`], the transaction aborts.
 pub(crate) struct Gathered<'a> {
     coordinator: &'a Coordinator,
-    op: OpId,
+    op: TransactionId,
     /// Other MDTs that have locked inodes or names, or may have.
     remote: BTreeSet<u16>,
     records: HashMap<Fid, Option<Arc<InodeRecord>>>,
@@ -60,7 +60,7 @@ impl Gathered<'_> {
     }
 
     /// Returns the id of the transaction, which is undecided.
-    pub fn op(&self) -> OpId {
+    pub fn op(&self) -> TransactionId {
         self.op
     }
 
@@ -74,10 +74,10 @@ impl Drop for Gathered<'_> {
     fn drop(&mut self) {
         if !self.is_decided {
             for &mdt in &self.remote {
-                self.coordinator.leaves.operations.call_off(mdt, self.op);
+                self.coordinator.leaves.transactions.call_off(mdt, self.op);
             }
         }
-        self.coordinator.leaves.operations.decided(&self.op);
+        self.coordinator.leaves.transactions.decided(&self.op);
     }
 }
 
@@ -109,8 +109,8 @@ impl Coordinator {
     /// # Errors
     /// Those of other MDTs; `ENODEV` if no MDT has the index of a FID; `EINTR`, `ESHUTDOWN`.
     pub fn gather(&self, fids: &[Fid], names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {
-        let operations = &self.leaves.operations;
-        let op = operations.begin();
+        let transactions = &self.leaves.transactions;
+        let op = transactions.begin();
         let mut gathered = Gathered {
             coordinator: self,
             op,
@@ -129,7 +129,7 @@ impl Coordinator {
             let names = names.iter().filter(|(parent, _)| parent.mdt_index() == mdt);
             if mdt == self.leaves.index {
                 if fids.len() > INODES_MAX {
-                    log::error!("an operation wants {} inodes: a list of shards is damaged", fids.len());
+                    log::error!("a transaction wants {} inodes: a list of shards is damaged", fids.len());
                     return Err(Status::EUCLEAN);
                 }
                 let wants = wants_of(&fids, names.clone().copied());
@@ -149,10 +149,10 @@ impl Coordinator {
             // Whatever the answer, that MDT may have locked them.
             gathered.remote.insert(mdt);
             let request = PeerRequest::Prepare { op, fids, names: names.clone() };
-            let PeerReply::Prepared { found, names: leads, clock } = operations.ask(mdt, request)? else {
+            let PeerReply::Prepared { found, names: leads, clock } = transactions.ask(mdt, request)? else {
                 return Err(Status::EPROTO);
             };
-            operations.see(clock);
+            transactions.see(clock);
             for Found { fid, record } in found {
                 let record = record.map(|bytes| InodeRecord::decode(fid, &bytes.0)).transpose();
                 gathered.records.insert(fid, record.map_err(|_| Status::EPROTO)?.map(Arc::new));
@@ -210,21 +210,21 @@ impl Coordinator {
     ) -> StatusResult<TransNo> {
         let id = gathered.op;
         let parts = parts_of(updates, &gathered.remote, self.leaves.index);
-        let stamp = self.leaves.operations.tick();
+        let stamp = self.leaves.transactions.tick();
         let Decided { client, export, now, is_durable } = decided;
-        let operation = Arc::new(Operation { id, stamp, client, now, parts });
-        let part = operation.part(self.leaves.index).ok_or(Status::EPROTO)?;
-        let operations = &self.leaves.operations;
-        let transno = self.participant.commit_part(&operation, part, Holders::AllBut(export), || {
+        let transaction = Arc::new(Transaction { id, stamp, client, now, parts });
+        let part = transaction.part(self.leaves.index).ok_or(Status::EPROTO)?;
+        let transactions = &self.leaves.transactions;
+        let transno = self.participant.commit_part(&transaction, part, Holders::AllBut(export), || {
             gathered.is_decided = true;
             // When other MDTs see this and ask, they get the decision.
-            operations.decided(&id);
+            transactions.decided(&id);
         })?;
         if is_durable {
             self.leaves.records.sync(transno)?;
         }
         for mdt in gathered.remote.iter().copied() {
-            if let Err(status) = self.apply_at(mdt, &operation) {
+            if let Err(status) = self.apply_at(mdt, &transaction) {
                 log::warn!("MDT{mdt:04x} has not committed its part of {id} yet: {status}");
             }
         }
@@ -235,11 +235,11 @@ impl Coordinator {
     ///
     /// # Errors
     /// If the participant has not acknowledged that.
-    pub(super) fn apply_at(&self, mdt: u16, operation: &Arc<Operation>) -> StatusResult<()> {
-        let request = PeerRequest::Apply { operation: Operation::clone(operation) };
-        match self.leaves.operations.ask(mdt, request)? {
+    pub(super) fn apply_at(&self, mdt: u16, transaction: &Arc<Transaction>) -> StatusResult<()> {
+        let request = PeerRequest::Apply { transaction: Transaction::clone(transaction) };
+        match self.leaves.transactions.ask(mdt, request)? {
             PeerReply::Done => {
-                self.leaves.operations.note_applied(&operation.id, mdt);
+                self.leaves.transactions.note_applied(&transaction.id, mdt);
                 Ok(())
             }
             _ => Err(Status::EPROTO),

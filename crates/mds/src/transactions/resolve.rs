@@ -11,7 +11,7 @@ use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_env::thread::JoinHandle;
 use nacre_types::{Fid, Status, StatusResult, TransNo};
-use nacre_wire::peer::{OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest};
+use nacre_wire::peer::{PeerReply, PeerRequest, TRANSACTIONS_MAX, Transaction, TransactionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -60,10 +60,10 @@ impl Resolver {
     /// # Errors
     /// If a thread cannot be started.
     pub fn set_peers(self: &Arc<Self>, peers: Peers) -> Result<(), MdsError> {
-        self.leaves.operations.set_peers(peers);
+        self.leaves.transactions.set_peers(peers);
         let mut running = self.thread.lock();
         // Prepared transactions have to be committed or aborted even if no other MDT is left.
-        let is_needed = self.leaves.operations.has_peers() || self.leaves.operations.has_prepared();
+        let is_needed = self.leaves.transactions.has_peers() || self.leaves.transactions.has_prepared();
         if running.is_none() && is_needed && !self.leaves.signal.is_stopping() {
             let (weak, signal) = (Arc::downgrade(self), self.leaves.signal.clone());
             let body = move || resolve(&weak, &signal);
@@ -84,12 +84,12 @@ impl Resolver {
     /// hash of names, and the defaults of the root for the whole file system. Returns false if it does not
     /// have them by `deadline`.
     pub fn await_acquaintance(&self, deadline: Instant) -> bool {
-        let mut state = self.leaves.operations.state.lock();
+        let mut state = self.leaves.transactions.state.lock();
         while self.leaves.index != 0 && !(state.seed_learned && state.root_seen.is_some()) {
             if Instant::now() >= deadline || self.leaves.signal.is_stopping() {
                 return false;
             }
-            nacre_env::blocking(|| self.leaves.operations.changed.wait_for(&mut state, TICK));
+            nacre_env::blocking(|| self.leaves.transactions.changed.wait_for(&mut state, TICK));
         }
         true
     }
@@ -107,8 +107,8 @@ impl Resolver {
     /// Reads the root's default layout for the whole file system.
     fn look_at_root(&self) {
         let age = ROOT_AGE;
-        let is_due = self.leaves.operations.state.lock().root_seen.is_none_or(|seen| seen.elapsed() >= age);
-        if self.leaves.index == 0 || !is_due || !self.leaves.operations.has_peers() {
+        let is_due = self.leaves.transactions.state.lock().root_seen.is_none_or(|seen| seen.elapsed() >= age);
+        if self.leaves.index == 0 || !is_due || !self.leaves.transactions.has_peers() {
             return;
         }
         let seen = self
@@ -116,22 +116,22 @@ impl Resolver {
             .inode_elsewhere(&Fid::ROOT)
             .and_then(|root| self.layouts.note_root(&root.ok_or(Status::ENOENT)?));
         match seen {
-            Ok(()) => self.leaves.operations.state.lock().root_seen = Some(Instant::now()),
+            Ok(()) => self.leaves.transactions.state.lock().root_seen = Some(Instant::now()),
             Err(status) => log::debug!("MDT{:04x} does not see the root: {status}", self.leaves.index),
         }
     }
 
     /// Learns the file system's seed for the hash of names, before the first name is stored here.
     fn learn_seed(&self) {
-        if self.leaves.index == 0 || self.leaves.operations.state.lock().seed_learned {
+        if self.leaves.index == 0 || self.leaves.transactions.state.lock().seed_learned {
             return;
         }
-        let learned = self.leaves.operations.ask(0, PeerRequest::HashSeed).and_then(|reply| match reply {
+        let learned = self.leaves.transactions.ask(0, PeerRequest::HashSeed).and_then(|reply| match reply {
             PeerReply::HashSeed(seed) => self.leaves.records.adopt_seed(seed),
             _ => Err(Status::EPROTO),
         });
         match learned {
-            Ok(()) => self.leaves.operations.state.lock().seed_learned = true,
+            Ok(()) => self.leaves.transactions.state.lock().seed_learned = true,
             Err(status) => {
                 log::debug!("MDT{:04x} does not learn the seed of names: {status}", self.leaves.index)
             }
@@ -141,72 +141,79 @@ impl Resolver {
     /// Asks each other MDT once for the transactions in which this one took part: its log may have lost them.
     /// They are redone in the order of their stamps, as far as the answering MDTs know them.
     fn greet_new_peers(&self) {
-        let peers: Vec<u16> = self.leaves.operations.peers.read().keys().copied().collect();
-        let mut again: BTreeMap<(u64, OpId), Operation> = BTreeMap::new();
+        let peers: Vec<u16> = self.leaves.transactions.peers.read().keys().copied().collect();
+        let mut again: BTreeMap<(u64, TransactionId), Transaction> = BTreeMap::new();
         let mut answered = Vec::new();
         for mdt in peers {
-            if self.leaves.operations.state.lock().greeted.contains(&mdt) {
+            if self.leaves.transactions.state.lock().greeted.contains(&mdt) {
                 continue;
             }
             match self.greet(mdt) {
-                Ok(operations) => {
+                Ok(transactions) => {
                     again.extend(
-                        operations.into_iter().map(|operation| ((operation.stamp, operation.id), operation)),
+                        transactions
+                            .into_iter()
+                            .map(|transaction| ((transaction.stamp, transaction.id), transaction)),
                     );
                     answered.push(mdt);
                 }
                 Err(status) => log::debug!("MDT{mdt:04x} cannot fetch transactions to replay: {status}"),
             }
         }
-        if self.leaves.operations.has(Bug::DoesNothingAgain) {
+        if self.leaves.transactions.has(Bug::DoesNothingAgain) {
             again.clear();
         }
-        for operation in again.values() {
-            if let Err(status) = self.participant.apply(operation) {
-                log::error!("MDT{:04x}: {} cannot be done again: {status}", self.leaves.index, operation.id);
+        for transaction in again.values() {
+            if let Err(status) = self.participant.apply(transaction) {
+                log::error!(
+                    "MDT{:04x}: {} cannot be done again: {status}",
+                    self.leaves.index,
+                    transaction.id
+                );
                 return;
             }
         }
         if !answered.is_empty() {
-            self.leaves.operations.state.lock().greeted.extend(answered);
-            self.leaves.operations.changed.notify_all();
+            self.leaves.transactions.state.lock().greeted.extend(answered);
+            self.leaves.transactions.changed.notify_all();
         }
     }
 
     /// Returns all transactions in which another MDT and this one take part.
-    fn greet(&self, mdt: u16) -> StatusResult<Vec<Operation>> {
+    fn greet(&self, mdt: u16) -> StatusResult<Vec<Transaction>> {
         let (mut all, mut after) = (Vec::new(), None);
         loop {
             let request = PeerRequest::Hello { mdt: self.leaves.index, after };
-            let PeerReply::Greeting { operations, finished } = self.leaves.operations.ask(mdt, request)?
+            let PeerReply::Greeting { transactions, finished } =
+                self.leaves.transactions.ask(mdt, request)?
             else {
                 return Err(Status::EPROTO);
             };
             self.learn_finished(&finished)?;
-            match operations.last() {
+            match transactions.last() {
                 Some(last) => after = Some(last.id),
                 None => return Ok(all),
             }
-            all.extend(operations);
+            all.extend(transactions);
         }
     }
 
     /// Forgets transactions before these, which are durable on all participants.
-    fn learn_finished(&self, finished: &[OpId]) -> StatusResult<()> {
-        self.participant.forget_operations(&[], finished).map(drop)
+    fn learn_finished(&self, finished: &[TransactionId]) -> StatusResult<()> {
+        self.participant.forget_transactions(&[], finished).map(drop)
     }
 
     /// Waits for the greetings before updates of other MDTs are applied: transactions that this MDT has lost
     /// come first. Without the thread no greetings are sent, so there is nothing to wait for.
     pub fn await_own_greetings(&self) {
-        if self.leaves.operations.may_lack_parts() && self.thread.lock().is_some() {
-            self.leaves.operations.await_greetings();
+        if self.leaves.transactions.may_lack_parts() && self.thread.lock().is_some() {
+            self.leaves.transactions.await_greetings();
         }
     }
 
     pub fn ask_for_outcomes(&self) {
-        let late: Vec<OpId> = {
-            let state = self.leaves.operations.state.lock();
+        let late: Vec<TransactionId> = {
+            let state = self.leaves.transactions.state.lock();
             let late = state.prepared.iter().filter(|(_, prepared)| prepared.since.elapsed() >= TIMEOUT);
             late.map(|(op, _)| *op).collect()
         };
@@ -214,7 +221,7 @@ impl Resolver {
             if self.leaves.signal.is_stopping() {
                 return;
             }
-            let outcome = match self.leaves.operations.is_no_other(op.mdt) {
+            let outcome = match self.leaves.transactions.is_no_other(op.mdt) {
                 // No coordinator can have decided it, and none ever will.
                 true => self.participant.abort(&op).map(|_| {
                     log::warn!(
@@ -232,27 +239,27 @@ impl Resolver {
     }
 
     /// Returns the transactions coordinated here, with the participants that have not committed their parts.
-    fn unapplied(&self) -> Vec<(Arc<Operation>, Vec<u16>)> {
-        let state = self.leaves.operations.state.lock();
+    fn unapplied(&self) -> Vec<(Arc<Transaction>, Vec<u16>)> {
+        let state = self.leaves.transactions.state.lock();
         let own =
             state.open.iter().filter(|(id, _)| id.mdt == self.leaves.index && !state.undecided.contains(id));
-        own.map(|(_, open)| (open.operation.clone(), self.missing_parts(open))).collect()
+        own.map(|(_, open)| (open.transaction.clone(), self.missing_parts(open))).collect()
     }
 
     /// Returns the other MDTs with a part in a transaction.
-    fn others<'a>(&self, operation: &'a Operation) -> impl Iterator<Item = u16> + use<'a> {
+    fn others<'a>(&self, transaction: &'a Transaction) -> impl Iterator<Item = u16> + use<'a> {
         let own = self.leaves.index;
-        operation.parts.iter().map(|part| part.mdt).filter(move |mdt| *mdt != own)
+        transaction.parts.iter().map(|part| part.mdt).filter(move |mdt| *mdt != own)
     }
 
     /// Returns the participants that have not committed their parts of a transaction coordinated here.
     fn missing_parts(&self, open: &Open) -> Vec<u16> {
-        self.others(&open.operation).filter(|mdt| !open.applied.contains(mdt)).collect()
+        self.others(&open.transaction).filter(|mdt| !open.applied.contains(mdt)).collect()
     }
 
     fn apply_everywhere(&self) {
         let mut away = BTreeSet::new();
-        for (operation, missing) in self.unapplied() {
+        for (transaction, missing) in self.unapplied() {
             for mdt in missing {
                 if self.leaves.signal.is_stopping() {
                     return;
@@ -261,8 +268,11 @@ impl Resolver {
                 if away.contains(&mdt) {
                     continue;
                 }
-                if let Err(status) = self.coordinator.apply_at(mdt, &operation) {
-                    log::debug!("MDT{mdt:04x} has not committed its part of {} yet: {status}", operation.id);
+                if let Err(status) = self.coordinator.apply_at(mdt, &transaction) {
+                    log::debug!(
+                        "MDT{mdt:04x} has not committed its part of {} yet: {status}",
+                        transaction.id
+                    );
                     away.insert(mdt);
                 }
             }
@@ -272,55 +282,56 @@ impl Resolver {
     /// Forgets transactions coordinated here whose parts are all durable.
     fn forget_what_is_durable(&self) {
         let synced = self.leaves.store.last_committed();
-        let done: Vec<Arc<Operation>> = {
-            let state = self.leaves.operations.state.lock();
+        let done: Vec<Arc<Transaction>> = {
+            let state = self.leaves.transactions.state.lock();
             // A transaction that waits for its commit may still abort, and has no transno yet.
-            let is_decided = |id: &OpId| id.mdt == self.leaves.index && !state.undecided.contains(id);
+            let is_decided =
+                |id: &TransactionId| id.mdt == self.leaves.index && !state.undecided.contains(id);
             let own = state.open.iter().filter(|(id, open)| is_decided(id) && open.transno <= synced);
             own.filter(|(_, open)| self.missing_parts(open).is_empty())
-                .map(|(_, open)| open.operation.clone())
+                .map(|(_, open)| open.transaction.clone())
                 .collect()
         };
         // One sync makes all commits of an MDT durable, and an unreachable one is asked once.
         let mut synced: BTreeMap<u16, bool> = BTreeMap::new();
-        let mut is_durable = |operation: &Arc<Operation>| {
-            self.others(operation).all(|mdt| {
+        let mut is_durable = |transaction: &Arc<Transaction>| {
+            self.others(transaction).all(|mdt| {
                 *synced.entry(mdt).or_insert_with(|| {
-                    let sync = PeerRequest::Sync { op: operation.id };
-                    !self.leaves.signal.is_stopping() && self.leaves.operations.ask(mdt, sync).is_ok()
+                    let sync = PeerRequest::Sync { op: transaction.id };
+                    !self.leaves.signal.is_stopping() && self.leaves.transactions.ask(mdt, sync).is_ok()
                 })
             })
         };
-        let durable: Vec<Arc<Operation>> =
-            done.into_iter().filter(|operation| is_durable(operation)).collect();
+        let durable: Vec<Arc<Transaction>> =
+            done.into_iter().filter(|transaction| is_durable(transaction)).collect();
         if let Err(status) = self.forget_durable(&durable) {
             log::debug!(
-                "MDT{:04x}: operations that are durable are not forgotten yet: {status}",
+                "MDT{:04x}: transactions that are durable are not forgotten yet: {status}",
                 self.leaves.index
             );
         }
     }
 
-    fn forget_durable(&self, durable: &[Arc<Operation>]) -> StatusResult<()> {
+    fn forget_durable(&self, durable: &[Arc<Transaction>]) -> StatusResult<()> {
         let mut others = BTreeSet::new();
-        for operation in durable {
-            others.extend(self.others(operation));
+        for transaction in durable {
+            others.extend(self.others(transaction));
         }
-        let leaving = durable.iter().map(|operation| operation.id).collect();
-        let below = self.leaves.operations.state.lock().first_unfinished(
+        let leaving = durable.iter().map(|transaction| transaction.id).collect();
+        let below = self.leaves.transactions.state.lock().first_unfinished(
             self.leaves.index,
-            self.leaves.operations.boot,
+            self.leaves.transactions.boot,
             &leaving,
         );
         for mdt in others {
-            let theirs = durable.iter().filter(|operation| operation.part(mdt).is_some());
-            let ops: Vec<OpId> = theirs.map(|operation| operation.id).collect();
-            for ops in ops.chunks(OPERATIONS_MAX) {
-                self.leaves.operations.ask(mdt, PeerRequest::Forget { ops: ops.to_vec(), below })?;
+            let theirs = durable.iter().filter(|transaction| transaction.part(mdt).is_some());
+            let ops: Vec<TransactionId> = theirs.map(|transaction| transaction.id).collect();
+            for ops in ops.chunks(TRANSACTIONS_MAX) {
+                self.leaves.transactions.ask(mdt, PeerRequest::Forget { ops: ops.to_vec(), below })?;
             }
         }
-        let ops: Vec<OpId> = leaving.into_iter().collect();
-        if ops.is_empty() { Ok(()) } else { self.participant.forget_operations(&ops, &[below]).map(drop) }
+        let ops: Vec<TransactionId> = leaving.into_iter().collect();
+        if ops.is_empty() { Ok(()) } else { self.participant.forget_transactions(&ops, &[below]).map(drop) }
     }
 
     /// Makes all commits here durable, including the part of a transaction; on the coordinator, all its
@@ -329,19 +340,19 @@ impl Resolver {
     /// # Errors
     /// `EAGAIN` if the coordinator was not asked yet which transactions are to be redone; `EINTR`,
     /// `ESHUTDOWN`; those of a store or another MDT.
-    pub fn sync_operation(&self, op: &OpId) -> StatusResult<PeerReply> {
+    pub fn sync_transaction(&self, op: &TransactionId) -> StatusResult<PeerReply> {
         self.await_commit_of(op)?;
         let open = {
-            let state = self.leaves.operations.state.lock();
+            let state = self.leaves.transactions.state.lock();
             if op.mdt != self.leaves.index && !state.greeted.contains(&op.mdt) {
                 return Err(Status::EAGAIN);
             }
-            state.open.get(op).map(|open| open.operation.clone())
+            state.open.get(op).map(|open| open.transaction.clone())
         };
         self.leaves.records.sync_all()?;
         // An unknown transaction is durable on all participants.
-        if let Some(operation) = open.filter(|_| op.mdt == self.leaves.index) {
-            self.sync_parts(&operation)?;
+        if let Some(transaction) = open.filter(|_| op.mdt == self.leaves.index) {
+            self.sync_parts(&transaction)?;
         }
         Ok(PeerReply::Done)
     }
@@ -350,9 +361,9 @@ impl Resolver {
     ///
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`.
-    fn await_commit_of(&self, op: &OpId) -> StatusResult<()> {
-        let operations = &self.leaves.operations;
-        let mut state = operations.state.lock();
+    fn await_commit_of(&self, op: &TransactionId) -> StatusResult<()> {
+        let transactions = &self.leaves.transactions;
+        let mut state = transactions.state.lock();
         while state.undecided.contains(op) {
             if self.leaves.signal.is_stopping() {
                 return Err(Status::ESHUTDOWN);
@@ -360,22 +371,22 @@ impl Resolver {
             if nacre_env::interrupted() {
                 return Err(Status::EINTR);
             }
-            nacre_env::blocking(|| operations.changed.wait_for(&mut state, TICK));
+            nacre_env::blocking(|| transactions.changed.wait_for(&mut state, TICK));
         }
         Ok(())
     }
 
     /// Makes all other parts of a transaction coordinated here durable.
-    fn sync_parts(&self, operation: &Arc<Operation>) -> StatusResult<()> {
-        for mdt in self.others(operation) {
+    fn sync_parts(&self, transaction: &Arc<Transaction>) -> StatusResult<()> {
+        for mdt in self.others(transaction) {
             let is_applied = {
-                let state = self.leaves.operations.state.lock();
-                state.open.get(&operation.id).is_none_or(|open| open.applied.contains(&mdt))
+                let state = self.leaves.transactions.state.lock();
+                state.open.get(&transaction.id).is_none_or(|open| open.applied.contains(&mdt))
             };
             if !is_applied {
-                self.coordinator.apply_at(mdt, operation)?;
+                self.coordinator.apply_at(mdt, transaction)?;
             }
-            self.leaves.operations.ask(mdt, PeerRequest::Sync { op: operation.id })?;
+            self.leaves.transactions.ask(mdt, PeerRequest::Sync { op: transaction.id })?;
         }
         Ok(())
     }
@@ -384,19 +395,19 @@ impl Resolver {
     ///
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`; those of a store.
-    pub fn settle_operations(&self, upto: TransNo) -> StatusResult<()> {
-        if self.leaves.operations.unsettled.load(Ordering::Acquire) == 0 {
+    pub fn settle_transactions(&self, upto: TransNo) -> StatusResult<()> {
+        if self.leaves.transactions.unsettled.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        let ops: Vec<OpId> = {
-            let state = self.leaves.operations.state.lock();
+        let ops: Vec<TransactionId> = {
+            let state = self.leaves.transactions.state.lock();
             state.unsettled.iter().take_while(|(transno, _)| *transno <= upto).map(|(_, op)| *op).collect()
         };
         for op in &ops {
             loop {
                 let settled = match op.mdt == self.leaves.index {
-                    true => self.sync_operation(op),
-                    false => self.leaves.operations.ask(op.mdt, PeerRequest::Sync { op: *op }),
+                    true => self.sync_transaction(op),
+                    false => self.leaves.transactions.ask(op.mdt, PeerRequest::Sync { op: *op }),
                 };
                 match settled {
                     Ok(_) => break,
@@ -411,11 +422,11 @@ impl Resolver {
                 if self.leaves.signal.is_stopping() {
                     return Err(Status::ESHUTDOWN);
                 }
-                let operations = &self.leaves.operations;
-                nacre_env::blocking(|| operations.changed.wait_for(&mut operations.state.lock(), TICK));
+                let transactions = &self.leaves.transactions;
+                nacre_env::blocking(|| transactions.changed.wait_for(&mut transactions.state.lock(), TICK));
             }
         }
-        self.leaves.operations.change(|state| ops.iter().for_each(|op| state.settle(op)));
+        self.leaves.transactions.change(|state| ops.iter().for_each(|op| state.settle(op)));
         Ok(())
     }
 }

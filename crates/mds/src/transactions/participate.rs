@@ -7,12 +7,12 @@ use crate::locks::{Reach, unless_interrupted};
 use crate::mdlocks::ClientLocks;
 use crate::plan::encoded;
 use crate::staging::Staging;
-use crate::tables::{FINISHED, OPERATIONS, PREPARED, op_key};
+use crate::tables::{FINISHED, PREPARED, TRANSACTIONS, op_key};
 use crate::tx::Tx;
 use nacre_env::clock::Instant;
 use nacre_rpc::Export;
 use nacre_types::{Fid, FileKind, Status, StatusResult, Timestamp, TransNo};
-use nacre_wire::peer::{Found, Name, OpId, Operation, Part, PeerReply, PeerRequest, Update};
+use nacre_wire::peer::{Found, Name, Part, PeerReply, PeerRequest, Transaction, TransactionId, Update};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,18 +38,18 @@ pub(super) enum Holders<'a> {
 }
 
 /// Marks a transaction that a thread prepares or applies, which excludes other threads from it.
-struct UnderWay<'a>(&'a Participant, OpId);
+struct UnderWay<'a>(&'a Participant, TransactionId);
 
 impl<'a> UnderWay<'a> {
-    fn begin(participant: &'a Participant, op: OpId) -> StatusResult<UnderWay<'a>> {
-        let operations = &participant.leaves.operations;
-        let mut state = operations.state.lock();
+    fn begin(participant: &'a Participant, op: TransactionId) -> StatusResult<UnderWay<'a>> {
+        let transactions = &participant.leaves.transactions;
+        let mut state = transactions.state.lock();
         while !state.under_way.insert(op) {
             if participant.leaves.signal.is_stopping() {
                 return Err(Status::ESHUTDOWN);
             }
             unless_interrupted()?;
-            nacre_env::blocking(|| operations.changed.wait_for(&mut state, POLL));
+            nacre_env::blocking(|| transactions.changed.wait_for(&mut state, POLL));
         }
         Ok(UnderWay(participant, op))
     }
@@ -57,8 +57,8 @@ impl<'a> UnderWay<'a> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.0.leaves.operations.state.lock().under_way.remove(&self.1);
-        self.0.leaves.operations.changed.notify_all();
+        self.0.leaves.transactions.state.lock().under_way.remove(&self.1);
+        self.0.leaves.transactions.changed.notify_all();
     }
 }
 
@@ -82,13 +82,13 @@ impl Participant {
     ///
     /// # Errors
     /// `EAGAIN` before the coordinator was asked which transactions are to be redone; those of the store.
-    pub fn forget(&self, ops: &[OpId], below: &OpId) -> StatusResult<PeerReply> {
+    pub fn forget(&self, ops: &[TransactionId], below: &TransactionId) -> StatusResult<PeerReply> {
         // It may be among the transactions that are about to be redone: its record prevents a second
         // application.
-        if !self.leaves.operations.state.lock().greeted.contains(&below.mdt) {
+        if !self.leaves.transactions.state.lock().greeted.contains(&below.mdt) {
             return Err(Status::EAGAIN);
         }
-        self.forget_operations(ops, &[*below])
+        self.forget_transactions(ops, &[*below])
     }
 
     pub fn found(&self, fid: &Fid) -> StatusResult<Found> {
@@ -96,11 +96,11 @@ impl Participant {
         Ok(Found { fid: *fid, record })
     }
 
-    pub fn prepare(&self, op: OpId, fids: &[Fid], names: &[Name]) -> StatusResult<PeerReply> {
+    pub fn prepare(&self, op: TransactionId, fids: &[Fid], names: &[Name]) -> StatusResult<PeerReply> {
         if self.leaves.signal.is_stopping() {
             return Err(Status::ESHUTDOWN);
         }
-        if self.leaves.operations.is_no_other(op.mdt) {
+        if self.leaves.transactions.is_no_other(op.mdt) {
             log::warn!(
                 "MDT{:04x}: {op} is refused: the file system has no MDT{:04x}",
                 self.leaves.index,
@@ -112,8 +112,8 @@ impl Participant {
             .chain(names.iter().map(|name| &name.parent))
             .try_for_each(|fid| self.leaves.records.check_local(fid))?;
         let _under_way = UnderWay::begin(self, op)?;
-        if !self.leaves.operations.state.lock().prepared.contains_key(&op) {
-            let goes_on = || match self.leaves.operations.state.lock().called_off.contains(&op) {
+        if !self.leaves.transactions.state.lock().prepared.contains_key(&op) {
+            let goes_on = || match self.leaves.transactions.state.lock().called_off.contains(&op) {
                 true => Err(Status::EINTR),
                 false => unless_interrupted(),
             };
@@ -125,7 +125,7 @@ impl Participant {
             tx.batch().put(PREPARED, op_key(&op).as_slice(), &encode_prepared(fids, names));
             self.commits.commit(&mut tx)?;
             let prepared = Prepared { kept, since: Instant::now() };
-            self.leaves.operations.state.lock().prepared.insert(op, prepared);
+            self.leaves.transactions.state.lock().prepared.insert(op, prepared);
         }
         let parents: BTreeSet<&Fid> = names.iter().map(|name| &name.parent).collect();
         let all = fids.iter().chain(parents.into_iter().filter(|parent| !fids.contains(parent)));
@@ -139,22 +139,22 @@ impl Participant {
             Ok(found.map(|found| (found.fid, found.kind)))
         };
         let names = names.iter().map(lead).collect::<StatusResult<Vec<_>>>()?;
-        let clock = self.leaves.operations.state.lock().clock;
+        let clock = self.leaves.transactions.state.lock().clock;
         Ok(PeerReply::Prepared { found, names, clock })
     }
 
     /// Applies the part of a transaction that its coordinator has committed, or whose part here was lost.
-    pub fn apply(&self, operation: &Operation) -> StatusResult<PeerReply> {
-        let id = operation.id;
-        let part = operation.part(self.leaves.index).ok_or(Status::EPROTO)?;
+    pub fn apply(&self, transaction: &Transaction) -> StatusResult<PeerReply> {
+        let id = transaction.id;
+        let part = transaction.part(self.leaves.index).ok_or(Status::EPROTO)?;
         let _under_way = UnderWay::begin(self, id)?;
         let kept = {
-            let mut state = self.leaves.operations.state.lock();
+            let mut state = self.leaves.transactions.state.lock();
             let is_done = state.open.contains_key(&id) || state.is_finished(&id);
-            if is_done && !self.leaves.operations.has(Bug::AppliesTwice) {
+            if is_done && !self.leaves.transactions.has(Bug::AppliesTwice) {
                 return Ok(PeerReply::Done);
             }
-            state.clock = state.clock.max(operation.stamp);
+            state.clock = state.clock.max(transaction.stamp);
             // Its locks stay until it is committed.
             let kept = state.prepared.remove(&id);
             state.leaving.extend(kept.iter().map(|prepared| prepared.kept.ticket()));
@@ -162,19 +162,19 @@ impl Participant {
         };
         let turn = kept.as_ref().map(|prepared| prepared.kept.ticket());
         self.leaves.records.begin_names();
-        let export = self.leaves.clients.export_of(&operation.client);
+        let export = self.leaves.clients.export_of(&transaction.client);
         // Locks of clients of the last run end with their reconnect. A wait for these clients would deadlock:
         // the transaction may concern inodes that they reopen, and is applied before the server listens.
         let holders = match self.leaves.mdlocks.is_recovering() {
             true => Holders::None,
             false => Holders::AllBut(export.as_deref()),
         };
-        let outcome = self.commit_part(&Arc::new(operation.clone()), part, holders, || {});
+        let outcome = self.commit_part(&Arc::new(transaction.clone()), part, holders, || {});
         if let (Err(_), Some(kept)) = (&outcome, kept) {
-            self.leaves.operations.state.lock().prepared.insert(id, kept);
+            self.leaves.transactions.state.lock().prepared.insert(id, kept);
         }
         if let Some(turn) = turn {
-            self.leaves.operations.state.lock().leaving.remove(&turn);
+            self.leaves.transactions.state.lock().leaving.remove(&turn);
         }
         outcome.map(|_| PeerReply::Done)
     }
@@ -186,35 +186,35 @@ impl Participant {
     /// If the part is not committed.
     pub(super) fn commit_part(
         &self,
-        operation: &Arc<Operation>,
+        transaction: &Arc<Transaction>,
         part: &Part,
         holders: Holders<'_>,
         decided: impl FnOnce(),
     ) -> StatusResult<TransNo> {
-        let Leaves { index, store, locks, operations, records, .. } = &*self.leaves;
+        let Leaves { index, store, locks, transactions, records, .. } = &*self.leaves;
         debug_assert_eq!(part.mdt, *index, "the part of another MDT");
-        let id = operation.id;
+        let id = transaction.id;
         let is_own = id.mdt == *index;
         // May take long; a sync of everything waits for recorded transactions, so it is recorded later.
-        self.revoke_for(part, operation.now, holders)?;
-        // Other operations may change the directories up to this point.
+        self.revoke_for(part, transaction.now, holders)?;
+        // Other transactions may change the directories up to this point.
         let latched = locks.latch_all(part.updates.iter().filter_map(inode_of));
         let mut tx = records.begin();
-        self.staging.stage(&mut tx, part, operation.now)?;
-        if !(is_own && operations.has(Bug::ForgetsWhatItDecides)) {
-            tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_record(&**operation));
+        self.staging.stage(&mut tx, part, transaction.now)?;
+        if !(is_own && transactions.has(Bug::ForgetsWhatItDecides)) {
+            tx.batch().put(TRANSACTIONS, op_key(&id).as_slice(), &encode_record(&**transaction));
         }
         if !is_own {
             tx.batch().delete(PREPARED, op_key(&id).as_slice());
         }
         // Recorded before the commit, so that it is never reported durable in between.
-        operations.note_open(operation, TransNo(store.last_transno().0 + 1));
+        transactions.note_open(transaction, TransNo(store.last_transno().0 + 1));
         let committed = self.commits.commit_called_back(&mut tx);
-        let transno = committed.inspect_err(|_| operations.retract(&id))?;
+        let transno = committed.inspect_err(|_| transactions.retract(&id))?;
         debug_assert!(transno <= store.last_transno(), "a part is committed that the store does not have");
         decided();
         drop(latched);
-        operations.note_open(operation, transno);
+        transactions.note_open(transaction, transno);
         Ok(transno)
     }
 
@@ -234,7 +234,7 @@ impl Participant {
     /// coordinator is unreachable, or if another thread applies it.
     fn is_to_be_awaited(&self, turn: u64) -> StatusResult<bool> {
         let op = {
-            let state = self.leaves.operations.state.lock();
+            let state = self.leaves.transactions.state.lock();
             let found = state.prepared.iter().find(|(_, prepared)| prepared.kept.ticket() == turn);
             match found {
                 Some((op, _)) => *op,
@@ -271,41 +271,41 @@ impl Participant {
     ///
     /// # Errors
     /// `EAGAIN` while it is undecided; those of its coordinator or the store.
-    pub(super) fn learn_outcome(&self, op: OpId) -> StatusResult<()> {
+    pub(super) fn learn_outcome(&self, op: TransactionId) -> StatusResult<()> {
         let found = self.ask_outcome(op)?;
         self.settle_outcome(op, found.as_ref())
     }
 
     /// Asks the coordinator; returns the transaction if it is committed.
-    fn ask_outcome(&self, op: OpId) -> StatusResult<Option<Operation>> {
-        match self.leaves.operations.ask(op.mdt, PeerRequest::Outcome { op })? {
-            PeerReply::Operations(found) => Ok(found.into_iter().next()),
+    fn ask_outcome(&self, op: TransactionId) -> StatusResult<Option<Transaction>> {
+        match self.leaves.transactions.ask(op.mdt, PeerRequest::Outcome { op })? {
+            PeerReply::Transactions(found) => Ok(found.into_iter().next()),
             _ => Err(Status::EPROTO),
         }
     }
 
-    fn settle_outcome(&self, op: OpId, found: Option<&Operation>) -> StatusResult<()> {
+    fn settle_outcome(&self, op: TransactionId, found: Option<&Transaction>) -> StatusResult<()> {
         match found {
-            Some(operation) => self.apply(operation),
+            Some(transaction) => self.apply(transaction),
             None => self.abort(&op),
         }
         .map(drop)
     }
 
     /// Aborts a transaction.
-    pub fn abort(&self, op: &OpId) -> StatusResult<PeerReply> {
-        self.leaves.operations.state.lock().called_off.insert(*op);
+    pub fn abort(&self, op: &TransactionId) -> StatusResult<PeerReply> {
+        self.leaves.transactions.state.lock().called_off.insert(*op);
         let under_way = UnderWay::begin(self, *op);
-        self.leaves.operations.state.lock().called_off.remove(op);
+        self.leaves.transactions.state.lock().called_off.remove(op);
         let _under_way = under_way?;
-        let Some(kept) = self.leaves.operations.state.lock().prepared.remove(op) else {
+        let Some(kept) = self.leaves.transactions.state.lock().prepared.remove(op) else {
             return Ok(PeerReply::Done);
         };
         let mut tx = self.leaves.records.begin();
         tx.batch().delete(PREPARED, op_key(op).as_slice());
         let outcome = self.drop_data_of(op, &mut tx).and_then(|()| self.commits.commit(&mut tx));
         if let Err(status) = outcome {
-            self.leaves.operations.state.lock().prepared.insert(*op, kept);
+            self.leaves.transactions.state.lock().prepared.insert(*op, kept);
             return Err(status);
         }
         Ok(PeerReply::Done)
@@ -314,7 +314,7 @@ impl Participant {
     /// Stores data of a file that is to move here. The sender, its current MDT, has locked the file.
     pub fn put_data(
         &self,
-        op: OpId,
+        op: TransactionId,
         fid: Fid,
         offset: u64,
         bytes: &[u8],
@@ -322,7 +322,7 @@ impl Participant {
     ) -> StatusResult<PeerReply> {
         self.leaves.records.check_local(&fid)?;
         let _under_way = UnderWay::begin(self, op)?;
-        let is_prepared = self.leaves.operations.state.lock().prepared.contains_key(&op);
+        let is_prepared = self.leaves.transactions.state.lock().prepared.contains_key(&op);
         if !is_prepared
             || !self.prepared_fids(&op)?.contains(&fid)
             || self.leaves.records.find_inode(&fid)?.is_some()
@@ -356,7 +356,7 @@ impl Participant {
     }
 
     /// Returns the inodes that a prepared transaction has locked, from its record.
-    fn prepared_fids(&self, op: &OpId) -> StatusResult<Vec<Fid>> {
+    fn prepared_fids(&self, op: &TransactionId) -> StatusResult<Vec<Fid>> {
         self.leaves
             .store
             .get(PREPARED, op_key(op).as_slice(), |value| value.and_then(decode_prepared))
@@ -365,7 +365,7 @@ impl Participant {
     }
 
     /// Removes data of files whose move was aborted.
-    fn drop_data_of(&self, op: &OpId, tx: &mut Tx) -> StatusResult<()> {
+    fn drop_data_of(&self, op: &TransactionId, tx: &mut Tx) -> StatusResult<()> {
         for fid in self.prepared_fids(op)? {
             if self.leaves.records.find_inode(&fid)?.is_none() {
                 let has_data = self.leaves.data.store.attr(fid).map(|attr| attr.mtime.is_some());
@@ -382,31 +382,36 @@ impl Participant {
     /// never redone. The records of the latter are removed in the transaction that stores the marks: if the
     /// log loses it, the records are back. Other transactions stay known, as a request to apply them may
     /// still be in transit.
-    pub(super) fn forget_operations(&self, ops: &[OpId], finished: &[OpId]) -> StatusResult<PeerReply> {
+    pub(super) fn forget_transactions(
+        &self,
+        ops: &[TransactionId],
+        finished: &[TransactionId],
+    ) -> StatusResult<PeerReply> {
         if ops.is_empty() && finished.is_empty() {
             return Ok(PeerReply::Done);
         }
-        let _noting = self.leaves.operations.noting.lock();
+        let _noting = self.leaves.transactions.noting.lock();
         let (finished, over) = {
-            let state = self.leaves.operations.state.lock();
-            let is_new = |below: &&OpId| state.finished.get(&below.mdt).is_none_or(|known| known < *below);
-            let finished: Vec<OpId> = finished.iter().filter(is_new).copied().collect();
-            let is_over = |op: &&OpId| {
+            let state = self.leaves.transactions.state.lock();
+            let is_new =
+                |below: &&TransactionId| state.finished.get(&below.mdt).is_none_or(|known| known < *below);
+            let finished: Vec<TransactionId> = finished.iter().filter(is_new).copied().collect();
+            let is_over = |op: &&TransactionId| {
                 state.is_finished(op) || finished.iter().any(|below| below.mdt == op.mdt && *op < below)
             };
-            let over: Vec<OpId> = state.open.keys().chain(ops).filter(is_over).copied().collect();
+            let over: Vec<TransactionId> = state.open.keys().chain(ops).filter(is_over).copied().collect();
             (finished, over)
         };
         let mut tx = self.leaves.records.begin();
         tx.batch().set_releasing(true);
         for op in &over {
-            tx.batch().delete(OPERATIONS, op_key(op).as_slice());
+            tx.batch().delete(TRANSACTIONS, op_key(op).as_slice());
         }
         for below in &finished {
             tx.batch().put(FINISHED, &below.mdt.to_be_bytes(), &encode_record(below));
         }
         self.commits.commit(&mut tx)?;
-        self.leaves.operations.change(|state| {
+        self.leaves.transactions.change(|state| {
             ops.iter().for_each(|op| state.settle(op));
             over.iter().for_each(|op| state.close(op));
             state.finished.extend(finished.iter().map(|below| (below.mdt, *below)));
