@@ -74,7 +74,7 @@ pub(crate) fn encoded(record: &InodeRecord) -> RecordBytes {
 /// An inode to create.
 #[derive(Debug)]
 pub(crate) struct NewInode {
-    pub record: InodeRecord,
+    pub record: Arc<InodeRecord>,
     /// Default ACL of a directory in the kernel's form; empty for none.
     pub default_acl: Vec<u8>,
 }
@@ -155,6 +155,10 @@ impl<'a> Change<'a> {
 }
 
 impl NewInode {
+    fn new(record: InodeRecord, default_acl: Vec<u8>) -> NewInode {
+        NewInode { record: Arc::new(record), default_acl }
+    }
+
     fn update(&self) -> Update {
         let mut xattrs = Vec::new();
         if !self.default_acl.is_empty() {

@@ -24,7 +24,7 @@ struct Changed<'a> {
     /// Their state before, if it was read under the same locks.
     known: &'a [&'a Arc<InodeRecord>],
     /// Few, so that a linear search is faster than a tree.
-    records: SmallVec<[InodeRecord; 2]>,
+    records: SmallVec<[Arc<InodeRecord>; 2]>,
 }
 
 impl Changed<'_> {
@@ -98,29 +98,29 @@ impl Staging {
         Staging { leaves: leaves.clone() }
     }
 
-    /// Stages a plan; returns the reply with the versions that the transaction stores. `known` are records
-    /// that change, as they were read under the operation's locks.
+    /// Stages a plan, and sets the versions that the transaction stores in its reply. `known` are records that
+    /// change, as they were read under the operation's locks.
     ///
     /// # Errors
     /// `EIO` if the store cannot be read.
     pub fn stage_plan(
         &self,
         tx: &mut Tx,
-        plan: Plan<'_>,
+        plan: &mut Plan<'_>,
         known: &[&Arc<InodeRecord>],
         now: Timestamp,
-    ) -> StatusResult<MdsReply> {
+    ) -> StatusResult<()> {
         if plan.is_releasing() {
             tx.batch().set_releasing(true);
         }
         let mut changed = Changed { known, records: SmallVec::new() };
-        for change in plan.changes {
+        for change in &plan.changes {
             self.stage_change(tx, &mut changed, change, now)?;
         }
         for record in changed.records {
             tx.put_inode(record);
         }
-        for NewInode { record, default_acl } in plan.inodes {
+        for NewInode { record, default_acl } in plan.inodes.drain(..) {
             let fid = record.attr.fid;
             self.check_part(&fid)?;
             if !record.lmv.is_empty() {
@@ -131,7 +131,8 @@ impl Staging {
                 stage_xattr(tx, &fid, ACL_DEFAULT, Some(&default_acl));
             }
         }
-        Ok(with_versions(plan.reply, tx))
+        set_versions(&mut plan.reply, tx);
+        Ok(())
     }
 
     /// Stages the changed attributes of an inode; returns its new record.
@@ -168,10 +169,10 @@ impl Staging {
         &self,
         tx: &mut Tx,
         changed: &mut Changed<'_>,
-        change: Change<'_>,
+        change: &Change<'_>,
         now: Timestamp,
     ) -> StatusResult<()> {
-        match change {
+        match *change {
             Change::PutName { home, name, fid, kind } => {
                 self.check_part(&home)?;
                 tx.put_dirent(&home, self.leaves.records.hash(name), name, fid, kind);
@@ -233,7 +234,7 @@ impl Staging {
             | Update::MoveName { .. }
             | Update::DropName { .. }
             | Update::DropShard { .. } => {
-                Change::of(update).map_or(Ok(()), |change| self.stage_change(tx, changed, change, now))?;
+                Change::of(update).map_or(Ok(()), |change| self.stage_change(tx, changed, &change, now))?;
             }
             Update::NewInode { fid, record, xattrs } => self.stage_new_inode(tx, fid, record, xattrs)?,
             Update::KeepAnswer { client, tag, xid, answer } => {
@@ -349,9 +350,15 @@ impl Staging {
     }
 
     /// Returns the current state of an inode that a part removes; `None` if it does not exist.
-    fn take_part_inode(&self, changed: &mut Changed<'_>, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
-        self.part_inode(changed, fid)?;
-        Ok(changed.position(fid).map(|at| changed.records.swap_remove(at)))
+    fn take_part_inode(
+        &self,
+        changed: &mut Changed<'_>,
+        fid: &Fid,
+    ) -> StatusResult<Option<Arc<InodeRecord>>> {
+        match changed.position(fid) {
+            Some(at) => Ok(Some(changed.records.swap_remove(at))),
+            None => self.read_part_inode(changed, fid),
+        }
     }
 
     /// Returns an inode that a part changes; `None` if it does not exist.
@@ -360,37 +367,43 @@ impl Staging {
         changed: &'a mut Changed<'_>,
         fid: &Fid,
     ) -> StatusResult<Option<&'a mut InodeRecord>> {
-        if let Some(at) = changed.position(fid) {
-            return Ok(changed.records.get_mut(at));
-        }
-        let record = match changed.known.iter().find(|record| record.attr.fid == *fid) {
-            Some(record) => InodeRecord::clone(record),
+        let at = match changed.position(fid) {
+            Some(at) => at,
             None => {
-                self.check_part(fid)?;
-                let Some(record) = self.leaves.records.find_inode(fid)? else {
-                    log::error!(
-                        "MDT{:04x}: {fid} is missing, and a distributed transaction changes it",
-                        self.leaves.index
-                    );
-                    return Ok(None);
-                };
-                InodeRecord::clone(&record)
+                let Some(record) = self.read_part_inode(changed, fid)? else { return Ok(None) };
+                changed.records.push(record);
+                changed.records.len() - 1
             }
         };
-        changed.records.push(record);
-        Ok(changed.records.last_mut())
+        Ok(changed.records.get_mut(at).map(Arc::make_mut))
+    }
+
+    /// Reads an inode of a part that the part has not changed so far; `None` if it does not exist.
+    fn read_part_inode(&self, changed: &Changed<'_>, fid: &Fid) -> StatusResult<Option<Arc<InodeRecord>>> {
+        if let Some(record) = changed.known.iter().find(|record| record.attr.fid == *fid) {
+            return Ok(Some(Arc::clone(record)));
+        }
+        self.check_part(fid)?;
+        let record = self.leaves.records.find_inode(fid)?;
+        if record.is_none() {
+            log::error!(
+                "MDT{:04x}: {fid} is missing, and a distributed transaction changes it",
+                self.leaves.index
+            );
+        }
+        Ok(record)
     }
 }
 
 /// Sets the versions that a transaction stores in the attributes of a reply.
-fn with_versions(mut reply: MdsReply, tx: &Tx) -> MdsReply {
+fn set_versions(reply: &mut MdsReply, tx: &Tx) {
     let stored = |attr: &mut Attr| {
         let of = |(fid, record): &(Fid, Option<Arc<InodeRecord>>)| {
             record.as_ref().filter(|_| *fid == attr.fid).map(|record| record.attr.version)
         };
         attr.version = tx.cached().iter().find_map(of).unwrap_or(attr.version);
     };
-    match &mut reply {
+    match reply {
         MdsReply::Attr(attr) | MdsReply::Removed { attr: Some(attr), .. } => stored(attr),
         MdsReply::Created { attr, parent, .. } => {
             stored(attr);
@@ -398,5 +411,4 @@ fn with_versions(mut reply: MdsReply, tx: &Tx) -> MdsReply {
         }
         _ => {}
     }
-    reply
 }

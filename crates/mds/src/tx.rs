@@ -85,19 +85,19 @@ impl Tx {
     }
 
     /// Stores an inode under a new version; returns its new record.
-    pub fn put_inode(&mut self, mut record: InodeRecord) -> Arc<InodeRecord> {
-        record.attr.version = self.version;
+    pub fn put_inode(&mut self, record: impl Into<Arc<InodeRecord>>) -> Arc<InodeRecord> {
+        let mut record = record.into();
+        Arc::make_mut(&mut record).attr.version = self.version;
         let fid = record.attr.fid;
         let (scratch, batch) = self.scratch();
         record.encode(scratch);
         batch.put(INODES, &fid.to_key(), scratch);
-        let record = Arc::new(record);
         self.buffers.cached.push((fid, Some(record.clone())));
         record
     }
 
     /// Like [`Tx::put_inode`], for an inode that did not exist.
-    pub fn put_new_inode(&mut self, record: InodeRecord) -> Arc<InodeRecord> {
+    pub fn put_new_inode(&mut self, record: impl Into<Arc<InodeRecord>>) -> Arc<InodeRecord> {
         self.inode_change += 1;
         self.put_inode(record)
     }

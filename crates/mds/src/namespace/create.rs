@@ -237,13 +237,13 @@ impl NameSpace {
         let mut new =
             plan::inode(caller.cred(), directory, wanted, &self.handed(directory, wanted.kind)?, now)?;
         if open.is_some_and(|(_, flags)| flags.contains(OpenFlags::APPEND)) {
-            self.core.layouts.lay_out_for_appends(directory, &mut new.record)?;
+            self.core.layouts.lay_out_for_appends(directory, Arc::make_mut(&mut new.record))?;
         }
         let writes = open.is_some_and(|(_, flags)| flags.contains(OpenFlags::WRITE));
         if writes {
-            self.core.layouts.place_data(&mut new.record)?;
+            self.core.layouts.place_data(Arc::make_mut(&mut new.record))?;
         }
-        let plan = match name {
+        let mut plan = match name {
             Some(name) => plan::make(directory, name, new, None, now),
             None => plan::make_unnamed(directory, new),
         };
@@ -251,7 +251,7 @@ impl NameSpace {
         if name.is_none() {
             tx.batch().put(ORPHANS, &wanted.fid.to_key(), &OrphanKind::Unnamed.encode());
         }
-        let mut reply = self.core.staging.stage_plan(&mut tx, plan, &[directory], now)?;
+        self.core.staging.stage_plan(&mut tx, &mut plan, &[directory], now)?;
         if let (Some((handle, flags)), Some(record)) = (open, tx.stored(&wanted.fid)) {
             let is_to_be_decided =
                 writes && self.core.layouts.is_undecided(&record) && self.core.layouts.begins_on_mdt()?;
@@ -260,12 +260,12 @@ impl NameSpace {
                 // The client that created it may hold back data for the head.
                 true => Some(Arc::new(self.core.layouts.layout_or_requested(&record)?)),
             };
-            if let MdsReply::Created { layout, .. } = &mut reply {
+            if let MdsReply::Created { layout, .. } = &mut plan.reply {
                 *layout = given;
             }
             tx.note_opened(wanted.fid, handle, flags);
         }
-        let answer = self.core.commits.finish(caller, tx, reply)?;
+        let answer = self.core.commits.finish(caller, tx, plan.reply)?;
         if let Some((handle, flags)) = open {
             let is_open = self.files.note_open(caller, wanted.fid, handle, flags, true);
             if is_open && writes {

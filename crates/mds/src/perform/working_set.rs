@@ -2,14 +2,14 @@
 //! on several; and the execution of a plan there.
 //!
 //! On one MDT that takes latches and one transaction; on several, `Prepare` at each and two-phase commit
-//! (`docs/design/dne.md`). Operations do not depend on the difference.
+//! (`docs/design/dne.md`). Transactions do not depend on the difference.
 
 use super::Performer;
 use crate::locks::{Locked, Want};
-use crate::transactions::Gathered;
 use crate::plan::Plan;
 use crate::shards::{is_striped, shards_of};
 use crate::suspend::Caller;
+use crate::transactions::Gathered;
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_types::{Fid, Status, StatusResult, Timestamp};
 use nacre_wire::mds::MdsAnswer;
@@ -154,7 +154,8 @@ impl Performer {
         fids: &[Fid],
     ) -> StatusResult<WorkingSet<'m, 'n>> {
         caller.turn.give_up();
-        Ok(WorkingSet { performer: self, names, held: Held::Several(self.coordinator.gather(fids, names)?) })
+        let gathered = self.coordinator.gather(fids, names)?;
+        Ok(WorkingSet { performer: self, names, held: Held::Several(gathered) })
     }
 
     fn lies_here(&self, names: &[At<'_>], fids: &[Fid]) -> bool {
@@ -254,15 +255,15 @@ impl Performer {
         &self,
         caller: &Caller<'_>,
         working_set: WorkingSet<'_, '_>,
-        plan: Plan<'_>,
+        mut plan: Plan<'_>,
         known: &[&Arc<InodeRecord>],
         now: Timestamp,
     ) -> StatusResult<MdsAnswer> {
         match working_set.held {
             Held::Here { _locked, .. } => {
                 let mut tx = self.leaves.records.begin();
-                let reply = self.staging.stage_plan(&mut tx, plan, known, now)?;
-                self.commits.finish(caller, tx, reply)
+                self.staging.stage_plan(&mut tx, &mut plan, known, now)?;
+                self.commits.finish(caller, tx, plan.reply)
             }
             Held::Several(gathered) => {
                 let updates = plan.updates();

@@ -16,6 +16,7 @@ use nacre_types::{
 };
 use nacre_wire::mds::MdsReply;
 use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
 
 const S_IXGRP: u32 = 0o010;
 
@@ -63,7 +64,7 @@ pub(crate) fn inode(
         record.attr.flags |= AttrFlags::HAS_LAYOUT;
     }
     if kind == FileKind::Symlink {
-        return Ok(NewInode { record, default_acl: Vec::new() });
+        return Ok(NewInode::new(record, Vec::new()));
     }
     if kind == FileKind::Directory {
         match &wanted.default {
@@ -73,7 +74,7 @@ pub(crate) fn inode(
     }
     let Some(default) = &handed.acl else {
         record.attr.mode &= !wanted.umask;
-        return Ok(NewInode { record, default_acl: Vec::new() });
+        return Ok(NewInode::new(record, Vec::new()));
     };
     let (access, bits) = default.inherit(record.attr.mode);
     record.attr.mode = (record.attr.mode & !0o777) | bits;
@@ -82,10 +83,10 @@ pub(crate) fn inode(
         record.attr.flags |= AttrFlags::HAS_ACL;
     }
     if kind != FileKind::Directory {
-        return Ok(NewInode { record, default_acl: Vec::new() });
+        return Ok(NewInode::new(record, Vec::new()));
     }
     record.attr.flags |= AttrFlags::HAS_DEFAULT_ACL;
-    Ok(NewInode { record, default_acl: default.to_xattr() })
+    Ok(NewInode::new(record, default.to_xattr()))
 }
 
 fn with_owner(
@@ -153,9 +154,10 @@ pub(crate) fn make<'a>(
     now: Timestamp,
 ) -> Plan<'a> {
     let place = Place { parent: named_in(home), name };
-    new.record.parent = place.parent;
-    new.record.name = name.to_vec();
-    let attr = &new.record.attr;
+    let record = Arc::make_mut(&mut new.record);
+    record.parent = place.parent;
+    record.name = name.to_vec();
+    let attr = &record.attr;
     let (fid, kind, subdirs) = (attr.fid, attr.kind(), u32::from(attr.is_dir()));
     let home_fid = home.attr.fid;
     let mut changes = SmallVec::new();
@@ -163,11 +165,11 @@ pub(crate) fn make<'a>(
     changes.push(Change::Directory { fid: home_fid, entries: 1, subdirs: subdirs.into() });
     let mut inodes = SmallVec::new();
     if let Some(layout) = shards {
-        new.record.attr.flags |= AttrFlags::STRIPED;
-        new.record.lmv = layout.encode();
+        record.attr.flags |= AttrFlags::STRIPED;
+        record.lmv = layout.encode();
         for (place, fid) in layout.shards.iter().enumerate() {
-            let record = new_shard(&new.record, fid, layout.encode_shard(place as u32));
-            inodes.push(NewInode { record, default_acl: new.default_acl.clone() });
+            let record = new_shard(record, fid, layout.encode_shard(place as u32));
+            inodes.push(NewInode::new(record, new.default_acl.clone()));
         }
     }
     // Nothing was written yet, so the size is exact.
@@ -184,8 +186,9 @@ pub(crate) fn make<'a>(
 
 /// Plans `new` without a name; it only inherits from `directory`.
 pub(crate) fn make_unnamed<'a>(directory: &InodeRecord, mut new: NewInode) -> Plan<'a> {
-    new.record.attr.nlink = 0;
-    new.record.attr.flags |= AttrFlags::ORPHAN;
+    let record = Arc::make_mut(&mut new.record);
+    record.attr.nlink = 0;
+    record.attr.flags |= AttrFlags::ORPHAN;
     let attr = Attr { size_source: SizeSource::Exact, ..new.record.shown() };
     let reply = MdsReply::Created { attr, created: true, layout: None, parent: directory.shown() };
     Plan { changes: SmallVec::new(), inodes: smallvec![new], reply }

@@ -10,6 +10,7 @@ use nacre_ondisk::{InodeRecord, LinkRecord};
 use nacre_store::Table;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult, Timestamp};
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
 
 impl Staging {
     /// Adds a name; the caller has checked the number of links.
@@ -46,26 +47,28 @@ impl Staging {
     pub(super) fn drop_name(
         &self,
         tx: &mut Tx,
-        mut record: InodeRecord,
+        mut shared: Arc<InodeRecord>,
         place: Place<'_>,
         now: Timestamp,
     ) -> StatusResult<()> {
+        let fid = shared.attr.fid;
+        let is_last = shared.attr.nlink <= 1;
+        if is_last && !self.leaves.opens.is_open(&fid) && !self.leaves.recovery.keeps(&fid) {
+            return self.destroy_inode(tx, &shared);
+        }
+        let record = Arc::make_mut(&mut shared);
         record.attr.ctime = now;
         record.attr.nlink = record.attr.nlink.saturating_sub(1);
-        if record.attr.nlink > 0 {
-            self.forget_link(tx, &mut record, place)?;
-            tx.put_inode(record);
-            return Ok(());
-        }
-        record.parent = Fid::ZERO;
-        record.name.clear();
-        if self.leaves.opens.is_open(&record.attr.fid) || self.leaves.recovery.keeps(&record.attr.fid) {
+        if is_last {
+            record.parent = Fid::ZERO;
+            record.name.clear();
             record.attr.flags |= AttrFlags::ORPHAN;
-            tx.batch().put(ORPHANS, &record.attr.fid.to_key(), &OrphanKind::Unlinked.encode());
-            tx.put_inode(record);
-            return Ok(());
+            tx.batch().put(ORPHANS, &fid.to_key(), &OrphanKind::Unlinked.encode());
+        } else {
+            self.forget_link(tx, record, place)?;
         }
-        self.destroy_inode(tx, &record)
+        tx.put_inode(shared);
+        Ok(())
     }
 
     fn forget_link(&self, tx: &mut Tx, record: &mut InodeRecord, place: Place<'_>) -> StatusResult<()> {
