@@ -1,17 +1,13 @@
 //! The edge of the client: a failure leaves as a status and, if it is a fault, with one line in the log.
 
-use nacre_env::clock::Instant;
+use nacre_env::LogLimit;
 use nacre_env::sync::Mutex;
 use nacre_types::{Failure, FailureResult, Fid, Status, StatusResult, TargetId};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-/// Shortest time between two lines about one target: with an unreachable target every request fails.
-const LOG_EVERY: Duration = Duration::from_secs(1);
-
-/// Time of the last line about each target, and the number of lines suppressed since.
+/// Limits on the lines about each target: with an unreachable target every request fails.
 #[derive(Default)]
-pub(crate) struct Faults(Mutex<BTreeMap<Option<TargetId>, (Instant, u64)>>);
+pub(crate) struct Faults(Mutex<BTreeMap<Option<TargetId>, LogLimit>>);
 
 impl Faults {
     /// Runs an operation of the public interface; `action` is a phrase such as "read".
@@ -59,17 +55,6 @@ impl Faults {
     /// Returns how many lines about a target were suppressed before this one; `None` if this one is to be
     /// suppressed too.
     fn may_log(&self, target: Option<TargetId>) -> Option<u64> {
-        let (now, mut targets) = (Instant::now(), self.0.lock());
-        match targets.get_mut(&target) {
-            Some((at, left_out)) if now.duration_since(*at) < LOG_EVERY => {
-                *left_out += 1;
-                None
-            }
-            known => {
-                let left_out = known.map_or(0, |(_, left_out)| *left_out);
-                targets.insert(target, (now, 0));
-                Some(left_out)
-            }
-        }
+        self.0.lock().entry(target).or_default().admit()
     }
 }

@@ -10,6 +10,7 @@
 //!   call); waits poll [`interrupted`], and a signal ends system calls.
 //! - [`heap`]: return of freed memory to the system.
 //! - [`job`]: the job that the thread works for.
+//! - [`log_limit`]: at most one line of the log in a second about the same thing.
 //! - [`cpu`]: pinning and counting of CPUs.
 //! - [`process`]: the identity of this process, and whether another one of this host has ended.
 //! - [`twice`]: small files that are stored twice.
@@ -25,6 +26,7 @@ pub mod date;
 pub mod heap;
 pub mod interrupt;
 pub mod job;
+pub mod log_limit;
 pub mod process;
 pub mod sim;
 pub mod sync;
@@ -38,4 +40,5 @@ pub use date::utc;
 pub use heap::Heap;
 pub use interrupt::{InterruptTarget, interrupt_target, interrupted, is_late, until};
 pub use job::{JobGuard, current_job, enter_job};
+pub use log_limit::LogLimit;
 pub use process::{has_ended, own_process};

@@ -34,12 +34,12 @@ impl Commits {
     /// Commits a transaction together with the answer to the request, and updates the records in memory.
     pub fn finish(&self, caller: &Caller<'_>, mut tx: Tx, reply: MdsReply) -> StatusResult<MdsAnswer> {
         let mut answer = MdsAnswer::from(reply);
-        let may_stop = caller.turn.may_stop() && !tx.is_empty();
+        let may_stop = caller.suspended.may_stop() && !tx.is_empty();
         if may_stop
             && (self.leaves.hold.is_wanted(Moment::Locked, caller.request)
                 || !self.client_locks.call_back_at_once(&tx, caller.export)?)
         {
-            return Err(caller.turn.stop(tx));
+            return Err(caller.suspended.stop(tx));
         }
         // A request that changed nothing may run again, so its answer needs no reply slot.
         if let Some(slot) = caller.call.reply_slot.as_ref().filter(|_| !tx.is_empty()) {

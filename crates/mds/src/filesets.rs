@@ -267,7 +267,7 @@ impl Filesets {
 
 /// Returns the inodes that a request concerns. A handle proves access on its own, and a new FID belongs to no
 /// inode.
-fn fids_of<'a>(request: &'a MdsRequest<'_>) -> [Option<&'a Fid>; 2] {
+pub(crate) fn fids_of<'a>(request: &'a MdsRequest<'_>) -> [Option<&'a Fid>; 2] {
     match request {
         MdsRequest::Lookup { parent: fid, .. }
         | MdsRequest::LookupMany { parent: fid, .. }

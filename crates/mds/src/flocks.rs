@@ -167,7 +167,9 @@ impl FileLocks {
         });
         let outcome = state.engine.on_set(&resource, &wanted, wait, &mut completions);
         let woken = match (outcome, wait) {
-            (Ok(SetOutcome::Waiting), Some(turn)) => Some((state.begin_wait(fid, client, turn.id), turn.id)),
+            (Ok(SetOutcome::Waiting), Some(ticket)) => {
+                Some((state.begin_wait(fid, client, ticket.id), ticket.id))
+            }
             _ => None,
         };
         state.complete(&completions);

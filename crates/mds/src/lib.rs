@@ -25,7 +25,7 @@
 //! | `tables` | which key holds what; formats in `docs/formats/mdt.md` |
 //! | `staging/*` | writes of plans and updates; first links, extra links, removal of the last name |
 //! | `commit` | commits of requests with their answers, and callbacks to clients |
-//! | `locks`, `turn` | exclusive access to inodes and names, and waiting for it |
+//! | `locks`, `suspend` | exclusive access to inodes and names, and waiting for it |
 //! | `mdlocks` | locks that clients cache under, and their revocation |
 //! | `shards`, `new_shards` | striped directories |
 //! | `moving/*` | names and inodes that move to other shards and MDTs |
@@ -39,6 +39,7 @@
 //! | `tenants`, `users` | effective credentials of clients, and requests that they may not send |
 //! | `departed` | deferred work of evictions |
 //! | `osts/*` | choosing OSTs, object ids, destruction of objects |
+//! | `stats`, `faults` | counters; lines of the log about requests that fail |
 //! | `space` | free space of the MDT, and the number of inodes |
 //! | [`check`] | offline check and repair |
 //! | [`simulated`] | service times for measurements |
@@ -61,6 +62,7 @@ mod core;
 mod data;
 mod departed;
 mod error;
+mod faults;
 mod filesets;
 mod flocks;
 mod layout_changes;

@@ -157,7 +157,7 @@ pub struct Locked<'a> {
     held: [usize; HELD_MAX],
     len: usize,
     /// Ticket of this thread, if it had to wait, or has one.
-    turn: Option<u64>,
+    ticket: Option<u64>,
     /// Released after the latches.
     _kept: Option<LongLock>,
 }
@@ -304,7 +304,7 @@ impl LockTable {
         }
         let wanted = &mut wanted[..wants.len()];
         wanted.sort_unstable();
-        let mut locked = Locked { table: self, held: [0; HELD_MAX], len: 0, turn: None, _kept: None };
+        let mut locked = Locked { table: self, held: [0; HELD_MAX], len: 0, ticket: None, _kept: None };
         for &slot in &*wanted {
             if !locked.holds(slot) {
                 self.slots[slot].wait();
@@ -342,7 +342,7 @@ impl LockTable {
         drop(locked);
         let kept = self.keep(wants, Reach::Here, &unless_interrupted)?;
         let mut locked = self.latch(wants);
-        locked.turn = Some(kept.ticket);
+        locked.ticket = Some(kept.ticket);
         locked._kept = Some(kept);
         Ok(locked)
     }
@@ -354,7 +354,7 @@ impl LockTable {
         if !self.slots[slot].latch.try_lock_for(SHORT) {
             return None;
         }
-        let mut locked = Locked { table: self, held: [0; HELD_MAX], len: 0, turn: None, _kept: None };
+        let mut locked = Locked { table: self, held: [0; HELD_MAX], len: 0, ticket: None, _kept: None };
         locked.push(slot);
         locked.may(want).then_some(locked)
     }
@@ -363,7 +363,7 @@ impl LockTable {
     /// operations keep the rest: then the caller has to request everything at once.
     pub fn lock_under(&self, wants: &[Want<'_>], kept: &LongLock) -> Option<Locked<'_>> {
         let mut locked = self.latch(wants);
-        locked.turn = Some(kept.ticket);
+        locked.ticket = Some(kept.ticket);
         wants.iter().all(|want| locked.may(want)).then_some(locked)
     }
 
@@ -473,10 +473,10 @@ impl LockTable {
     ///
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`.
-    pub fn rest_for(&self, directory: &Fid, turn: u64) -> StatusResult<bool> {
+    pub fn rest_for(&self, directory: &Fid, ticket: u64) -> StatusResult<bool> {
         let slot = slot_of(directory);
         let seen = *self.gate_of(slot).passed.lock();
-        if !self.parts_on_names(directory).contains(&turn) {
+        if !self.parts_on_names(directory).contains(&ticket) {
             return Ok(true);
         }
         unless_interrupted()?;
@@ -514,17 +514,17 @@ impl Locked<'_> {
         if entries.is_empty() {
             return true;
         }
-        let is_own = |entry: &&Entry| Some(entry.ticket) == self.turn;
+        let is_own = |entry: &&Entry| Some(entry.ticket) == self.ticket;
         let since = entries.iter().filter(is_own).find(|entry| entry.want().covers(want));
         let since = since.map_or(u64::MAX, |entry| entry.ticket);
-        let others = entries.iter().filter(|entry| Some(entry.ticket) != self.turn && entry.ticket < since);
+        let others = entries.iter().filter(|entry| Some(entry.ticket) != self.ticket && entry.ticket < since);
         !others.into_iter().any(|entry| entry.want().excludes(want))
     }
 
     /// Returns true if an unfinished operation keeps a latched inode, or a name in it: the inode is about to
     /// change.
     pub fn is_locked_long(&self, fid: &Fid) -> bool {
-        self.entries(slot_of(fid)).iter().any(|entry| entry.fid == *fid && Some(entry.ticket) != self.turn)
+        self.entries(slot_of(fid)).iter().any(|entry| entry.fid == *fid && Some(entry.ticket) != self.ticket)
     }
 
     /// Locks one more inode. Returns `false` if that could deadlock, or the inode is kept: the caller then

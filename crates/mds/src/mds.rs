@@ -7,6 +7,7 @@ use crate::config::MdsConfig;
 use crate::core::Core;
 use crate::data::{DataPart, DataWatch};
 use crate::error::MdsError;
+use crate::faults::Faults;
 use crate::filesets::Filesets;
 use crate::flocks::FileLocks;
 use crate::layout_changes::LayoutChanges;
@@ -98,6 +99,7 @@ pub struct Mds {
     pub hold: Arc<Hold>,
     /// Simulated service times for measurements.
     pub simulation: Simulation,
+    pub(crate) faults: Faults,
     pub(crate) boot_count: u64,
     pub(crate) boot_transno: TransNo,
     /// Thread that evicts clients which do not answer blocking callbacks.
@@ -297,6 +299,7 @@ impl Mds {
             capabilities: Capabilities::new(&leaves, &core.layouts),
             stats: MdsStats::new(),
             simulation: Simulation::default(),
+            faults: Faults::new(leaves.index),
             lock_timer: Mutex::new(None),
             threads: Mutex::default(),
             mdlocks: leaves.mdlocks.clone(),

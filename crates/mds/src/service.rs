@@ -109,11 +109,11 @@ impl Mds {
         let start = Instant::now();
         self.simulation.serve(request);
         self.hold.pass(Moment::Before, request);
-        let turn = Suspended::of(request);
-        let caller = Caller { client: export.client, export, call, request, turn: &turn, standing };
+        let suspended = Suspended::of(request);
+        let caller = Caller { client: export.client, export, call, request, suspended: &suspended, standing };
         let answer = self.run(&caller, request);
         self.stats.count_service(request, start);
-        let mut answer = answer?;
+        let mut answer = answer.inspect_err(|status| self.faults.note(export, request, *status))?;
         self.capabilities.add_to(export, request, &mut answer);
         self.stats.count(export, call.job.as_ref(), request, start);
         self.hold.pass(Moment::After, request);
@@ -124,20 +124,20 @@ impl Mds {
     fn run(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         for _ in 0..ATTEMPTS {
             let outcome = self.run_through(caller, request);
-            match caller.turn.take_stopped() {
+            match caller.suspended.take_stopped() {
                 Some(tx) => self.suspend(caller, request, &tx)?,
                 None => return outcome,
             }
         }
         // The last pass does not stop. The request keeps its names until its end, even if their inodes
         // change.
-        let turn = Suspended::default();
-        self.run_through(&Caller { turn: &turn, ..*caller }, request)
+        let suspended = Suspended::default();
+        self.run_through(&Caller { suspended: &suspended, ..*caller }, request)
     }
 
     /// Keeps the names and inodes of a stopped operation, and revokes the clients' locks that stopped it.
     fn suspend(&self, caller: &Caller<'_>, request: &MdsRequest<'_>, tx: &Tx) -> StatusResult<()> {
-        caller.turn.give_up();
+        caller.suspended.give_up();
         let mut wants = names_of(request);
         for (fid, _) in tx.cached() {
             let is_parent = wants.iter().any(|want| matches!(want, Want::Name(parent, _) if parent == fid));
@@ -145,7 +145,7 @@ impl Mds {
                 wants.push(Want::Whole(*fid));
             }
         }
-        caller.turn.keep(self.leaves.locks.keep(&wants, Reach::Here, &unless_interrupted)?);
+        caller.suspended.keep(self.leaves.locks.keep(&wants, Reach::Here, &unless_interrupted)?);
         self.core.client_locks.call_back(tx, Some(caller.export))?;
         self.hold.pass(Moment::Locked, request);
         Ok(())

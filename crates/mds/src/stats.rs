@@ -83,6 +83,11 @@ const SERVICE_EVENTS: &[Event] = &{
     events
 };
 
+/// Returns Lustre's name of a request.
+pub(crate) fn service_name(request: &MdsRequest<'_>) -> &'static str {
+    SERVICE_EVENTS[service_row(request)].name
+}
+
 /// Returns the row of a service for a request.
 fn service_row(request: &MdsRequest<'_>) -> usize {
     const fn of(name: &str) -> usize {

@@ -22,7 +22,7 @@ pub(crate) struct Caller<'a> {
     pub call: &'a Call<'a>,
     pub request: &'a MdsRequest<'a>,
     /// Locks kept for the request while it waits for clients.
-    pub turn: &'a Suspended,
+    pub suspended: &'a Suspended,
     /// Restrictions of the client, if it has any.
     pub standing: Option<&'a Standing>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Suspended {
 }
 
 impl Suspended {
-    /// Builds the turn of a request, which is executed as a whole.
+    /// Creates the state of a request that has not stopped.
     pub fn of(request: &MdsRequest<'_>) -> Suspended {
         let may_stop = matches!(
             request,

@@ -59,7 +59,7 @@ impl NameSpace {
         let mut child = None;
         loop {
             let mut locked =
-                caller.turn.lock(&self.leaves.locks, [Some(own), child].into_iter().flatten())?;
+                caller.suspended.lock(&self.leaves.locks, [Some(own), child].into_iter().flatten())?;
             let directory = if named {
                 self.leaves.records.home_of(parent, name)?
             } else {

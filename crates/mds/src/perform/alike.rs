@@ -39,7 +39,7 @@ impl Performer {
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`.
     pub fn lock_alone(&self, caller: &Caller<'_>, fid: &Fid) -> StatusResult<Held<'_>> {
-        Ok(Held::Alone { _locked: caller.turn.lock(&self.leaves.locks, [Want::Whole(*fid)])? })
+        Ok(Held::Alone { _locked: caller.suspended.lock(&self.leaves.locks, [Want::Whole(*fid)])? })
     }
 
     /// Locks an inode, and the shards of a directory, to change owner, rights, times or defaults.
@@ -57,7 +57,7 @@ impl Performer {
             }
             // Shards on MDTs with smaller indexes have to be locked first.
             drop(held);
-            caller.turn.give_up();
+            caller.suspended.give_up();
             let mut fids = layout.inodes();
             fids.push(*fid);
             let gathered = self.coordinator.gather(&fids, &[])?;

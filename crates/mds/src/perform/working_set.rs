@@ -132,7 +132,7 @@ impl Performer {
     ) -> StatusResult<WorkingSet<'m, 'n>> {
         if self.lies_here(names, fids) {
             let wants = fids.iter().map(|fid| Want::Whole(*fid)).chain(names.iter().map(name_of));
-            let locked = caller.turn.lock(&self.leaves.locks, wants)?;
+            let locked = caller.suspended.lock(&self.leaves.locks, wants)?;
             let leads = self.entries_of(names)?;
             return Ok(WorkingSet {
                 performer: self,
@@ -153,7 +153,7 @@ impl Performer {
         names: &'n [At<'n>],
         fids: &[Fid],
     ) -> StatusResult<WorkingSet<'m, 'n>> {
-        caller.turn.give_up();
+        caller.suspended.give_up();
         let gathered = self.coordinator.gather(fids, names)?;
         Ok(WorkingSet { performer: self, names, held: Held::Several(gathered) })
     }
@@ -184,7 +184,7 @@ impl Performer {
         loop {
             let wants = names.iter().map(name_of).chain(fids.iter().map(|fid| Want::Whole(*fid)));
             let mut locked =
-                caller.turn.lock(&self.leaves.locks, wants.chain(known.into_iter().flatten()))?;
+                caller.suspended.lock(&self.leaves.locks, wants.chain(known.into_iter().flatten()))?;
             let leads = self.entries_of(names)?;
             if leads.iter().flatten().any(|lead| lead.fid.mdt_index() != self.leaves.index) {
                 return Ok(None);
@@ -212,7 +212,7 @@ impl Performer {
         names: &[At<'_>],
         fids: &[Fid],
     ) -> StatusResult<Gathered<'_>> {
-        caller.turn.give_up();
+        caller.suspended.give_up();
         let mut wanted = fids.to_vec();
         // The inodes of names on this MDT can be read without requests; if they change before they are
         // locked, the check below finds that.

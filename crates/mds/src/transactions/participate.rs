@@ -160,7 +160,7 @@ impl Participant {
             state.leaving.extend(kept.iter().map(|prepared| prepared.kept.ticket()));
             kept
         };
-        let turn = kept.as_ref().map(|prepared| prepared.kept.ticket());
+        let ticket = kept.as_ref().map(|prepared| prepared.kept.ticket());
         self.leaves.records.begin_names();
         let export = self.leaves.clients.export_of(&transaction.client);
         // Locks of clients of the last run end with their reconnect. A wait for these clients would deadlock:
@@ -173,8 +173,8 @@ impl Participant {
         if let (Err(_), Some(kept)) = (&outcome, kept) {
             self.leaves.transactions.state.lock().prepared.insert(id, kept);
         }
-        if let Some(turn) = turn {
-            self.leaves.transactions.state.lock().leaving.remove(&turn);
+        if let Some(ticket) = ticket {
+            self.leaves.transactions.state.lock().leaving.remove(&ticket);
         }
         outcome.map(|_| PeerReply::Done)
     }
@@ -224,23 +224,23 @@ impl Participant {
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`.
     pub fn await_names(&self, directory: &Fid) -> StatusResult<()> {
-        for turn in self.leaves.locks.parts_on_names(directory) {
-            while self.is_to_be_awaited(turn)? && !self.leaves.locks.rest_for(directory, turn)? {}
+        for ticket in self.leaves.locks.parts_on_names(directory) {
+            while self.is_to_be_awaited(ticket)? && !self.leaves.locks.rest_for(directory, ticket)? {}
         }
         Ok(())
     }
 
     /// Applies the transaction with this ticket if it is decided. Returns true if that is unknown, as its
     /// coordinator is unreachable, or if another thread applies it.
-    fn is_to_be_awaited(&self, turn: u64) -> StatusResult<bool> {
+    fn is_to_be_awaited(&self, ticket: u64) -> StatusResult<bool> {
         let op = {
             let state = self.leaves.transactions.state.lock();
-            let found = state.prepared.iter().find(|(_, prepared)| prepared.kept.ticket() == turn);
+            let found = state.prepared.iter().find(|(_, prepared)| prepared.kept.ticket() == ticket);
             match found {
                 Some((op, _)) => *op,
-                // A transaction that only waits for its turn is undecided: its coordinator waits for this
+                // A transaction that only waits for its ticket is undecided: its coordinator waits for this
                 // MDT.
-                None => return Ok(state.leaving.contains(&turn)),
+                None => return Ok(state.leaving.contains(&ticket)),
             }
         };
         let found = match self.ask_outcome(op) {
