@@ -4,6 +4,7 @@
 //! wrong call.
 
 mod check;
+mod doctor;
 mod down;
 mod drain;
 mod frag;
@@ -80,6 +81,7 @@ enum Command {
     Join(JoinArgs),
     Umount(UmountArgs),
     Check(CheckArgs),
+    Doctor(doctor::DoctorArgs),
     Inspect(InspectArgs),
     Rebalance(RebalanceArgs),
     Format(FormatArgs),
@@ -721,6 +723,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Key { command } => key::run(&command),
         Command::Frag(args) => frag::run(&args),
         Command::Trim(args) => trim::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Paf(args) => Err(measure::hand_over("paf", &args.words)),
         Command::Bench(args) => Err(measure::hand_over("bench", &args.words)),
         Command::Serve(args) => return serve::run(&args),

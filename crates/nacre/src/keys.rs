@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Subdirectory for keys in the directory of a file system.
-const DIR: &str = "keys";
+pub const DIR: &str = "keys";
 /// Name of the key for mounts outside `nacre up`, on the host of the authority.
 const LOCAL: &str = "local";
 /// Name of the enrolled key.
