@@ -352,13 +352,13 @@ struct DownArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Options: ro rw allow_other noallow_other dev nodev* suid nosuid* exec noexec noatime (*: the default)
-  flock|localflock           file locks hold for all mounts, or for this one alone
-  simulate=NETWORK           pretend a network between client and servers, for measurements:
+  flock|localflock           file locks hold across mounts, or within this mount only
+  simulate=NETWORK           simulated network between client and servers, for measurements:
                              simulate=bandwidth=1G:latency=200us (per endpoint, each way)
   default_permissions        the kernel checks permissions too: slower, but FIFOs, sockets and devices
                              are checked as well
-  transport=auto|uring|dev   how the kernel's requests travel
-  retry=N                    try N times more if it fails, 1 to 30 s apart, as when a host starts before its servers
+  transport=auto|uring|dev   transport of the kernel's requests
+  retry=N                    retry up to N times, 1 to 30 s apart, for servers that start later
 Example: nacre mount --token TOKEN 10.0.0.1@tcp:/nacre /mnt/nacre      the first time
          nacre mount 10.0.0.1@tcp:/nacre /mnt/nacre -o ro
          nacre mount 10.0.0.1@tcp:/nacre/project /mnt/project

@@ -25,46 +25,46 @@ use std::time::Duration;
 const USAGE: &str = "\
 usage: lctl dl [--json]                         list devices: targets and mounts of this host
        lctl list_param [-F] [-p] [-R] [-D] [-M] [-r|-w] PATTERN...
-                                                names: -F marks, -p with '/', -R all below, -D directories, -M each process,
-                                                -r/-w readable/settable
+                                                list names: -F marks kinds, -p separates by '/', -R all below, -D directories only,
+                                                -M per process, -r/-w readable/settable only
        lctl get_param [-n|-N|-H|-y|--json] [-F] [-p] [-R] [-r|-w] PATTERN...
-                                                values: -n without names, -N names only, -H a name before every line,
+                                                show values: -n without names, -N names only, -H the name before every line,
                                                 -y as YAML, --json as JSON (list_param too)
        lctl find_param [OPTIONS OF get_param] REGEX...
-                                                the same for names with a part that an extended expression stands for
-       lctl help_param NAME...                  what parameters take that can be set
+                                                the same for names that match an extended regular expression
+       lctl help_param NAME...                  show the accepted values of settable parameters
        lctl set_param [-n] [-t[THREADS]] NAME=VALUE...
-                                                set in the processes of this host, -t several at a time
+                                                set in the processes of this host; -t: by several threads
        lctl set_param -P [-n] [-d] NAME=VALUE...
-                                                set on all nodes permanently; -d NAME reverts that
+                                                set on all nodes permanently; -d NAME removes the setting
        lctl set_param -C[FSNAME] [-n] [-d] NAME=VALUE...
-                                                set in this host's mounts of FSNAME, or all, from the next one on
-       lctl set_param [-P|-C[FSNAME]] -F FILE   set what a file says: NAME=VALUE lines, or what llog_print shows
-       lctl llog_print [FSNAME-]params          what is set permanently
+                                                set in future mounts of FSNAME, or of all, on this host
+       lctl set_param [-P|-C[FSNAME]] -F FILE   set what FILE lists: NAME=VALUE lines, or the output of llog_print
+       lctl llog_print [FSNAME-]params          list permanent settings
        lctl conf_param [-d] FSNAME[-TARGET].KIND.NAME=VALUE...
-                                                an older way to write set_param -P
+                                                older form of set_param -P
        lctl --device FSNAME-OST-osc-NAME activate|deactivate
-                                                use an OST again or no more, from this mount or metadata server
-       lctl pool_new [-n] FSNAME.POOL           make an OST pool; -n does not wait until this host has seen it
+                                                start or stop using an OST from this mount or MDT
+       lctl pool_new [-n] FSNAME.POOL           create an OST pool; -n does not wait until this host knows it
        lctl pool_add|pool_remove [-n] FSNAME.POOL OST...
-                                                change its OSTs: 1, OST0001, FSNAME-OST[0-3/2], [0-3,5]
-       lctl pool_destroy [-n] FSNAME.POOL       take an empty pool away
-       lctl pool_list FSNAME[.POOL]|PATH        list pools, or the OSTs of one
-       lctl nodemap_activate 0|1                whether nodemaps count
-       lctl nodemap_add|nodemap_del NAME        make one, take it away
+                                                add or remove OSTs: 1, OST0001, FSNAME-OST[0-3/2], [0-3,5]
+       lctl pool_destroy [-n] FSNAME.POOL       remove an empty pool
+       lctl pool_list FSNAME[.POOL]|PATH        list pools, or the OSTs of a pool
+       lctl nodemap_activate 0|1                switch nodemaps on or off
+       lctl nodemap_add|nodemap_del NAME        create or remove a nodemap
        lctl nodemap_add_range|nodemap_del_range --name NAME --range 10.0.[0-3].*@tcp|NID:NID|10.0.0.0/16@tcp
        lctl nodemap_add_key|nodemap_del_key --name NAME --key KEYID
-                                                its clients, by address and by key
+                                                clients of a nodemap, by address and by key
        lctl nodemap_add_idmap|nodemap_del_idmap --name NAME --idtype uid|gid|projid --idmap CLIENT_ID:FS_ID
        lctl nodemap_modify --name NAME|default --property PROPERTY --value VALUE
                                                 admin, trusted, deny_unknown, readonly_mount, banned, map_mode, squash_uid ...
        lctl nodemap_set_fileset --name NAME|default --fileset PATH
-       lctl nodemap_info [list|all|NAME]        show them
-       lctl nodemap_test_nid NID                which one a client there is in
+       lctl nodemap_info [list|all|NAME]        show nodemaps
+       lctl nodemap_test_nid NID                show the nodemap of a client at NID
        lctl nodemap_test_id --nid NID [--key KEYID] --idtype uid|gid|projid --id ID
-       lctl ping NID [TIMEOUT]                  does a server answer there
-       lctl list_nids                           addresses of this host's servers
-       lctl --fs DIR|MOUNT COMMAND...           the same for one file system of this host, where several have one name
+       lctl ping NID [TIMEOUT]                  test whether a server answers
+       lctl list_nids                           list the addresses of this host's servers
+       lctl --fs DIR|MOUNT COMMAND...           select one of several file systems with the same name
 Patterns have *, ?, [abc] and {one,two}; the instance may be left out. Run -P where the management server runs.
 Example: lctl set_param 'obdfilter.*OST0001.no_create=1' && lctl get_param 'obdfilter.*.no_create'
 ";

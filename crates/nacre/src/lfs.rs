@@ -231,7 +231,7 @@ fn help(args: &[OsString]) -> Outcome {
         for command in COMMANDS {
             print(&format!("  {:<12} {}\n", command.name, command.summary));
         }
-        print("\n'lfs help COMMAND' or 'lfs COMMAND --help' shows more, 'lfs --version' the version.\n");
+        print("\n'lfs help COMMAND' and 'lfs COMMAND --help' describe a command.\n");
         print("Example: lfs setstripe -c 2 -S 1M /mnt/nacre/wide && lfs getstripe /mnt/nacre/wide\n");
         return Ok(());
     };

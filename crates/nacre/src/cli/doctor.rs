@@ -33,7 +33,7 @@ Example: nacre doctor /srv/fs --fix")]
 pub struct DoctorArgs {
     /// Directory or mount point of a file system [default: all that run here]
     path: Option<PathBuf>,
-    /// Show what is as it should be, too
+    /// Also show checks that found nothing wrong
     #[arg(long)]
     all: bool,
     /// Carry out the changes that are safe: they lose no data and interrupt nothing
@@ -42,7 +42,7 @@ pub struct DoctorArgs {
     /// Also write and read 64 MiB on each OST through the mount, and compare the OSTs
     #[arg(long)]
     measure: bool,
-    /// JSON instead of text
+    /// Print as JSON
     #[arg(long)]
     json: bool,
 }

@@ -12,16 +12,16 @@ use std::path::Path;
 /// Text of `--help` and of a wrong call of `lfs data_version`.
 const VERSION_USAGE: &str = "\
 usage: lfs data_version [-n | -r | -w] FILE
-  -n  the version of what is on the OSTs, without writing out anything
-  -r  write out what clients hold back first (the default)
-  -w  write it out, and have clients drop all that they cache of the file
+  -n  version of the data on the OSTs, without write-back
+  -r  write back the data that clients hold first (the default)
+  -w  write back, and have clients drop their caches of the file
 Example: lfs data_version /mnt/nacre/file
 ";
 
 /// Text of `--help` and of a wrong call of `lfs swap_layouts`.
 const SWAP_USAGE: &str = "\
 usage: lfs swap_layouts [-n] FILE1 FILE2
-  -n  even if the data of a file changes meanwhile
+  -n  also if the data of a file changes meanwhile
 Example: lfs swap_layouts /mnt/nacre/a /mnt/nacre/b
 ";
 

@@ -13,17 +13,17 @@ use std::path::{Path, PathBuf};
 /// Usage of `lfs path2fid`.
 const PATH2FID_USAGE: &str = "\
 usage: lfs path2fid [--parents] PATH...
-  --parents   the FID of each directory that the file has a name in, and the name
+  --parents   FID of the directory of each name, and the name
 Example: lfs path2fid /mnt/nacre/file
 ";
 /// Usage of `lfs fid2path`.
 const FID2PATH_USAGE: &str = "\
 usage: lfs fid2path [-0] [-c] [-f] [-n] [-l LINK] FSNAME|MOUNT_POINT FID...
   -0, --print0        end each path with NUL
-  -c, --print-link    the number of the next link before each path, for the last one its own
-  -f, --print-fid     the FID before each path
-  -n, --name          only the last part of the path
-  -l, --link LINK     only this one of several hard links, from 0
+  -c, --print-link    print the number of the next link before each path; for the last, its own
+  -f, --print-fid     print the FID before each path
+  -n, --name          print only the last component of the path
+  -l, --link LINK     only this hard link, counted from 0
 Example: lfs fid2path /mnt/nacre '[0x200000401:0x1:0x0]'
 ";
 /// Usage of `lfs rmfid`.
@@ -35,8 +35,8 @@ Example: lfs rmfid /mnt/nacre '[0x200000401:0x1:0x0]'
 /// Usage of `lfs getsom`.
 const GETSOM_USAGE: &str = "\
 usage: lfs getsom [-s] [-b] [-f] FILE...
-  Size as the MDT has it, without a question to OSTs.
-  -s  only the size    -b  only the 512-byte blocks    -f  only the flags (1 exact, 4 as of some time)
+  Size as stored on the MDT; OSTs are not asked.
+  -s  only the size    -b  only the 512-byte blocks    -f  only the flags (1 exact, 4 possibly outdated)
 Example: lfs getsom /mnt/nacre/file
 ";
 
@@ -195,7 +195,7 @@ pub fn parse_fid(word: &Path, command: &str) -> Result<Fid, Failure> {
 /// Entry of `lfs getsom` in the table of commands.
 pub const GETSOM: Command = Command {
     name: "getsom",
-    summary: "sizes as the MDT has them",
+    summary: "sizes as stored on the MDT",
     usage: GETSOM_USAGE,
     run: Run::Parsed(
         &[

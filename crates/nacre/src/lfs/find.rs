@@ -33,7 +33,7 @@ use walk::{Directory, Walk};
 /// Text of `--help` and of a wrong call.
 const USAGE: &str = "\
 usage: lfs find DIR|FILE... [[!] PREDICATE]...
-  All predicates must hold; '!' turns the next one round. +N is more, -N less, N equal.
+  All predicates must hold; '!' negates the next one. +N: more than N, -N: less, N: equal.
   -A -M -C -B, --atime --mtime --ctime --btime [+-]N[smhdwy]
                               age, in days without a unit
   --newer[XY] FILE|DATE       X of the file later than Y of FILE; a b c m, Y also t
@@ -49,7 +49,7 @@ usage: lfs find DIR|FILE... [[!] PREDICATE]...
   -T, --mdt-count [+-]N       -H, --mdt-hash [^]TYPE,...   --foreign[=TYPE]
   --attrs [^]A,...            -l, --lazy                   -k, --skip PERCENT
   --threads N                 -P, --print   -0, --print0   --printf FORMAT   --ls
-  --json                      a line of JSON for each entry, with all that is known
+  --json                      one line of JSON with all attributes per entry
 Example: lfs find /mnt/nacre -type f -size +1G --stripe-count 1
 ";
 

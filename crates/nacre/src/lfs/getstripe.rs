@@ -26,26 +26,26 @@ use std::path::Path;
 /// Text of `--help` and of a wrong call.
 const USAGE: &str = "\
 usage: lfs getstripe [OPTIONS] FILE|DIR...
-  -c -S -i -L -g -p -z -m -F only stripe count, size, index, pattern, layout generation, pool, step of
-                             growing, MDT index, FID; alone without a label; of a directory only
-                             what it has itself, unless -r is given
-  -N --component-count       only the number of mirrors, of components
+  -c -S -i -L -g -p -z -m -F print only stripe count, size, index, pattern, layout generation, pool,
+                             extension size, MDT index, FID; a single one without label; for a
+                             directory only its own, unless -r is given
+  -N --component-count       print only the number of mirrors, of components
   -I[ID] -E[END] --component-start[=START] --component-flags[=FLAGS]
-                             only a component's id, end, start, flags; with a value (+N more,
-                             -N less, ^FLAG not) only components that match
+                             print only id, end, start, flags of components; with a value (+N more,
+                             -N less, ^FLAG not) only matching components
   --mirror-index=N --mirror-id=N
-                             only components of this mirror (+N, -N; after ! of others)
-  -d, --directory            a directory itself, not what is in it
-  -D, --default              what directories made in a directory get, as lfs getdirstripe -D
+                             only components of this mirror (+N, -N; with ! of others)
+  -d, --directory            the directory itself, not its entries
+  -D, --default              default of new directories, as lfs getdirstripe -D
   -r, --recursive            the whole tree
-  -O, --ost NAME             only files with an object on this OST, marked with *
+  -O, --ost NAME             only files with an object on this OST, which is marked with *
   -q, --quiet                only the objects
   -v, --verbose              also magic and identity
   -y, --yaml                 as YAML
-      --json                 a line of JSON for each file and directory, with all that is known
-  -R, --raw                  what is stored, defaults not resolved
+      --json                 one line of JSON with all attributes per file or directory
+  -R, --raw                  the stored layout, without resolved defaults
       --hex-idx              OST indices in hexadecimal
-      --no-follow            a symbolic link itself
+      --no-follow            do not follow symbolic links
 Example: lfs getstripe -c /mnt/nacre/wide
 ";
 

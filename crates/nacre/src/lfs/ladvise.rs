@@ -9,14 +9,14 @@ use nacre_types::ioctl::Advise;
 const USAGE: &str = "\
 usage: lfs ladvise -a ADVICE [-s START] [-e END | -l LENGTH] [-m READ|WRITE] [-b] FILE...
   -a, --advice ADVICE   willread: the servers start to read the range into their memory
-                        dontneed: they let go of it
-                        lockahead: this mount asks for locks on just this range
-                        (locknoexpand says something of an open file, ahead is not supported)
-  -m, --mode MODE       READ or WRITE: what lockahead is for
-  -b, --background      lockahead only of what no other mount has, without waiting
-  -s, --start START     first byte, the beginning of the file without it
-  -e, --end END         one past the last, the end of the file without it
-  -l, --length LENGTH   or so many bytes
+                        dontneed: they drop the range from memory
+                        lockahead: this mount requests locks on exactly this range
+                        (locknoexpand concerns an open file, and is not supported ahead of time)
+  -m, --mode MODE       mode of the locks of lockahead: READ or WRITE
+  -b, --background      lockahead without waiting for other mounts
+  -s, --start START     first byte (default: beginning of the file)
+  -e, --end END         byte after the range (default: end of the file)
+  -l, --length LENGTH   length in bytes, instead of -e
   Sizes take the suffixes k M G T P E.
 Example: lfs ladvise -a willread -s 0 -e 1G /mnt/nacre/file
 ";

@@ -26,29 +26,29 @@ const USAGE: &str = "\
 usage: lfs migrate [LAYOUT OPTIONS] [-b | -n] [-v] [-W RATE] [--stats] [--stats-interval SECONDS] FILE...
        lfs migrate [OPTIONS] --files-from LIST | -0
        lfs migrate -m MDT[,MDT...] [-c COUNT | -C COUNT] [-H HASH] [-d] [--clear-fixed] [-v] DIR...
-LAYOUT OPTIONS are those of 'lfs setstripe'; without any the file keeps its layout and gets other objects
-  -A, --auto-stripe          as many stripes as the size asks for: one and the root of the GiB, more if
-                             objects would take too much of an OST
+LAYOUT OPTIONS are those of 'lfs setstripe'; without them the file keeps its layout on new objects.
+  -A, --auto-stripe          choose the stripe count by size: 1 + sqrt(size in GiB), more if objects
+                             would take too much of an OST
   -K, --cap PART             with -A: objects of at most 1/PART of the smallest OST's free space (100)
-  -M, --min-free KIB         with -A: OSTs with less free space are left out (262144)
-  -X, --max-free KIB         with -A: free space beyond this does not count
-      --restripe             the layout that a new file in the same directory would get
-  -b, --block                others wait if they write meanwhile (the default)
-  -n, --non-block            give up if somebody writes to the file or has it open for writing
-  -D, --non-direct           accepted, makes no difference
-  -W, --bandwidth-limit RATE MiB per second at most; suffixes k M G
+  -M, --min-free KIB         with -A: ignore OSTs with less free space (262144)
+  -X, --max-free KIB         with -A: count at most this free space of an OST
+      --restripe             use the layout of a new file in the same directory
+  -b, --block                programs that write meanwhile wait (the default)
+  -n, --non-block            fail if a program writes to the file or has it open for writing
+  -D, --non-direct           accepted without effect
+  -W, --bandwidth-limit RATE limit of the copy rate in MiB per second; suffixes k M G
       --stats                print progress every 5 seconds
       --stats-interval S     print progress every S seconds
-      --files-from LIST      take names from a file, one per line; '-' for standard input
-  -0, --null                 take names from standard input, each ended by NUL
+      --files-from LIST      read names from LIST, one per line; '-' for standard input
+  -0, --null                 read names from standard input, each ended by NUL
       --fid                  FILEs are FIDs
-      --lustre-dir DIR       with --fid: a directory of the file system, otherwise the current one
-  -v, --verbose              print each file that was moved
-  -m, --mdt-index MDT        to these MDTs: directories with what is in them, but files that are open
-  -c, -C COUNT               with -m: names over so many MDTs, with -C several times over one
-  -H, --mdt-hash HASH        with -m: how names are spread: all_char, fnv_1a_64, crush, crush2
-  -d, --directory            with -m: not what is in directories
-      --clear-fixed          with -m: it may be spread over more MDTs by itself again
+      --lustre-dir DIR       with --fid: a directory of the file system (default: the current directory)
+  -v, --verbose              print each moved file
+  -m, --mdt-index MDT        move directories with their contents to these MDTs, except open files
+  -c, -C COUNT               with -m: spread names over COUNT MDTs; -C: more than one shard per MDT
+  -H, --mdt-hash HASH        with -m: hash of names: all_char, fnv_1a_64, crush, crush2
+  -d, --directory            with -m: only the directories themselves, not their contents
+      --clear-fixed          with -m: permit automatic splitting again
 Example: lfs migrate -c 4 /mnt/nacre/file
 ";
 

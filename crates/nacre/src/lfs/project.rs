@@ -9,14 +9,14 @@ use std::path::Path;
 
 /// Text of `--help` and of a wrong call.
 const USAGE: &str = "\
-usage: lfs project [-d|-r] FILE|DIR...                  list; of a directory what is in it
+usage: lfs project [-d|-r] FILE|DIR...                  list; for a directory its entries
        lfs project {-p ID | -s} [-r] FILE|DIR...        set
-       lfs project -c [-d|-r] [-p ID] [-0] FILE|DIR...  check, print what differs
+       lfs project -c [-d|-r] [-p ID] [-0] FILE|DIR...  check, print differences
        lfs project -C [-k] [-r] FILE|DIR...             clear
-  -p ID  number or name of the project; without it that of the first directory
-  -s     new entries of directories inherit it
+  -p ID  number or name of the project (default with -c: that of the first directory)
+  -s     new entries of directories inherit the project
   -r     the whole tree         -d  a directory itself
-  -0     only paths, each ended by NUL
+  -0     print only paths, each ended by NUL
   -k     keep the number, clear only the inheritance
 Example: lfs project -p 42 -s -r /mnt/nacre/dir
 ";

@@ -19,37 +19,37 @@ usage: lfs df [-i] [-h|-H] [-m[INDEX]] [-o[INDEX]] [-N] [-s] [-p [FSNAME.]POOL] 
   -H, --si               sizes with suffixes, powers of 1000
   -m, --mdt[=INDEX]      only MDTs, or only this one
   -o, --ost[=INDEX]      only OSTs, or only this one
-  -N, --no-header        only the targets, without head and summary; so with an INDEX
+  -N, --no-header        omit header and summary; implied by an INDEX
   -s, --only-summary     only the summary
-  -p, --pool POOL        of the OSTs only those of a pool
+  -p, --pool POOL        only the OSTs of a pool
   -u, --output FIELDS    only these columns: source size used free avail pcent itotal iused
                          iavail ipcent target state
-  -v, --verbose          all state letters, and OSTs that are out of use
-      --json             the targets as JSON, whole, with sizes in bytes
+  -v, --verbose          all state letters, and deactivated OSTs
+      --json             the targets as JSON, with sizes in bytes
 Example: lfs df -h /mnt/nacre
 ";
 /// Usage of `lfs osts`.
 const OSTS_USAGE: &str = "\
 usage: lfs osts [--json] [PATH]
-Lists the OSTs of the file system at PATH, or of all that are mounted.
+Lists the OSTs of the file system at PATH, or of all mounted ones.
 Example: lfs osts /mnt/nacre
 ";
 /// Usage of `lfs mdts`.
 const MDTS_USAGE: &str = "\
 usage: lfs mdts [--json] [PATH]
-Lists the MDTs of the file system at PATH, or of all that are mounted.
+Lists the MDTs of the file system at PATH, or of all mounted ones.
 Example: lfs mdts /mnt/nacre
 ";
 /// Usage of `lfs check`.
 const CHECK_USAGE: &str = "\
 usage: lfs check mgts|osts|mdts|all [PATH]
-Says of each target whether it answers.
+Reports whether each target answers.
 Example: lfs check all
 ";
 /// Usage of `lfs getname`.
 const GETNAME_USAGE: &str = "\
 usage: lfs getname [-i|-n] [PATH...]
-  -i, --instance   only the number of the mount
+  -i, --instance   only the id of the mount
   -n, --fsname     only the name of the file system
 Example: lfs getname /mnt/nacre
 ";
@@ -184,7 +184,7 @@ fn targets(kind: TargetKind, parsed: &Parsed) -> Outcome {
 /// Entry of `lfs check` in the table of commands.
 pub const CHECK: Command = Command {
     name: "check",
-    summary: "say which targets answer",
+    summary: "test which targets answer",
     usage: CHECK_USAGE,
     run: Run::Parsed(&[HELP], check),
 };

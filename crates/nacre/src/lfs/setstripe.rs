@@ -32,30 +32,30 @@ usage: lfs setstripe [STRIPING] [--mode MODE] FILE|DIR...
        lfs setstripe --component-del -I ID | --component-flags=^init FILE...
        lfs setstripe --foreign[=TYPE] [--flags HEX] --xattr TEXT [--mode MODE] FILE...
        lfs setstripe -d DIR...
-  -c, --stripe-count COUNT   OSTs to stripe over: 0 default, -1 all
-  -S, --stripe-size SIZE     bytes on one OST before the next: 0 default, a multiple of 64 KiB below
+  -c, --stripe-count COUNT   number of OSTs to stripe over: 0 default, -1 all
+  -S, --stripe-size SIZE     bytes per stripe: 0 default, a multiple of 64 KiB below
                              4 GiB; suffixes k M G, numbers below 4096 are KiB
   -C, --overstripe-count COUNT
-                             stripes, more than one on an OST if need be; -1 to -32: so many on each
+                             number of stripes, also more than OSTs; -1 to -32: 1 to 32 on each OST
   -o, --ost LIST             exactly these OSTs in this order: 1,2-4,0x7
   -i, --stripe-index INDEX   OST of the first stripe: -1 lets the server choose
-  -E, --component-end END    a component with the striping after it up to END, -1 or eof for the end
-                             of the file; multiples of 64 KiB, each after the one before
+  -E, --component-end END    adds a component that ends at END, with the striping options that follow;
+                             multiples of 64 KiB in ascending order; -1 or eof: end of file
       --component-flags FLAGS
-                             prefer, prefrd, prefwr, nosync, nocompr of the component
-  -z, --extension-size STEP  the component grows by STEP, a multiple of 64 MiB, as far as its OSTs have room; then
-                             the next component takes over, or a copy of it on other OSTs; goes with -E
-  -p, --pool NAME            OSTs of this pool; inherit: that of the directory, ignore: none
-  -L, --layout raid0|mdt     striping over objects, or data of the first component on the MDT, up to 1 GiB;
-                             goes with -E alone
+                             flags of the component: prefer, prefrd, prefwr, nosync, nocompr
+  -z, --extension-size STEP  with -E: the component grows in steps of this size, a multiple of 64 MiB, while its OSTs
+                             have space; then the next component, or a copy of it on other OSTs, continues
+  -p, --pool NAME            pool of OSTs; inherit: pool of the directory, ignore: no pool
+  -L, --layout raid0|mdt     with -E: striping over objects, or data of the first component on the MDT,
+                             up to 1 GiB
   -d, --delete               remove the default layout of a directory
       --mode MODE            permissions of a new file, octal
-      --copy SOURCE          take the layout of SOURCE
-  -y, --yaml TEMPLATE        take the layout from what 'lfs getstripe -y' printed
-      --foreign TYPE         a text for another store in place of stripes, for a file that has no data here;
-                             none, posix, pccrw, pccro, s3, symlink or a number
-  -x, --xattr TEXT           the text
-      --flags HEX            flags for the store
+      --copy SOURCE          use the layout of SOURCE
+  -y, --yaml TEMPLATE        use the layout in TEMPLATE, the output of 'lfs getstripe -y'
+      --foreign TYPE         foreign layout: a reference to another store instead of stripes; type none,
+                             posix, pccrw, pccro, s3, symlink or a number
+  -x, --xattr TEXT           content of the foreign layout
+      --flags HEX            flags of the foreign layout
 Example: lfs setstripe -c 4 -S 1M /mnt/nacre/wide
          lfs setstripe -E 4M -c 1 -E 1G -c 4 -E -1 -c -1 /mnt/nacre/progressive
          lfs setstripe -E 64K -L mdt -E -1 -c 1 /mnt/nacre/small
@@ -123,7 +123,7 @@ pub struct Plan {
 /// Entry of `lfs setstripe` in the table of commands.
 pub const COMMAND: Command = Command {
     name: "setstripe",
-    summary: "make a file with a layout, or set a directory's default",
+    summary: "create a file with a layout, or set a directory's default",
     usage: USAGE,
     run: Run::Parsed(OPTIONS, run),
 };

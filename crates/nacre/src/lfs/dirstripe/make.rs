@@ -28,18 +28,18 @@ usage: lfs mkdir [-c COUNT|-C COUNT] [-i INDEX[,INDEX|-INDEX...]] [-H HASH] [-o 
        lfs setdirstripe -c COUNT|-C COUNT [-i INDEX...] [-H HASH] DIR...
        lfs setdirstripe -D [-c COUNT|-C COUNT] [-i INDEX...] [-H HASH] [-X LEVELS] [--max-inherit-rr LEVELS] DIR...
        lfs setdirstripe -d DIR...
-  -c, -T, --mdt-count COUNT  MDTs to spread over, as far as they are there: -1 all; a DIR that is there gets so many, 1: whole
-  -C, --mdt-overcount COUNT  the same, more than one part on an MDT if need be: up to 5, -5 means 5 on each
-  -i, --mdt-index INDEX      the MDTs, or -1 for one with room; needs an administrator or mdt.*.enable_remote_dir_gid
-  -H, --mdt-hash HASH        all_char, fnv_1a_64, crush or crush2, for directories on several MDTs
-  -o, --mode MODE            permissions, octal; the umask does not count
-  -D, --default              do not make DIR, but say what new directories in it get
-  -d, --delete               take that back
-  -X, --max-inherit LEVELS   for how many levels: -1 all, 0 none
-      --max-inherit-rr LEVELS  with -D -i -1: for how many levels directories are placed in turn
-      --foreign TYPE         a text for another store in place of entries: none, posix, pccrw, pccro, s3, symlink or a number
-  -x, --xattr TEXT           the text
-      --flags HEX            flags for the store
+  -c, -T, --mdt-count COUNT  number of MDTs to spread names over: -1 all; an existing DIR is restriped; 1: not striped
+  -C, --mdt-overcount COUNT  number of shards, also more than MDTs: up to 5 per MDT; -5: 5 on each
+  -i, --mdt-index INDEX      MDTs, or -1 for one with free space; needs root or mdt.*.enable_remote_dir_gid
+  -H, --mdt-hash HASH        hash of names: all_char, fnv_1a_64, crush or crush2
+  -o, --mode MODE            permissions, octal; the umask is ignored
+  -D, --default              set the default of new directories in DIR
+  -d, --delete               remove the default
+  -X, --max-inherit LEVELS   levels that inherit the default: -1 all, 0 none
+      --max-inherit-rr LEVELS  with -D -i -1: levels with round-robin placement
+      --foreign TYPE         foreign directory: a reference to another store; none, posix, pccrw, pccro, s3, symlink or a number
+  -x, --xattr TEXT           content of the foreign layout
+      --flags HEX            flags of the foreign layout
 Example: lfs setdirstripe -D -c 1 -i -1 --max-inherit-rr 2 /mnt/nacre/projects
 ";
 
@@ -91,14 +91,14 @@ struct Plan {
 /// Entry of `lfs mkdir` in the table of commands.
 pub const MKDIR: Command = Command {
     name: "mkdir",
-    summary: "make a directory, also a foreign one",
+    summary: "create a directory, on chosen MDTs or foreign",
     usage: MKDIR_USAGE,
     run: Run::Parsed(CREATE_OPTIONS, |parsed| run("lfs mkdir", parsed)),
 };
 /// Entry of `lfs setdirstripe` in the table of commands.
 pub const SETDIRSTRIPE: Command = Command {
     name: "setdirstripe",
-    summary: "the same",
+    summary: "create or restripe a directory, or set its default",
     usage: MKDIR_USAGE,
     run: Run::Parsed(CREATE_OPTIONS, |parsed| run("lfs setdirstripe", parsed)),
 };

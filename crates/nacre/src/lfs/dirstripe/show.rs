@@ -17,16 +17,16 @@ use std::path::Path;
 /// Text of `--help` and of a wrong call of `lfs getdirstripe`.
 const SHOW_USAGE: &str = "\
 usage: lfs getdirstripe [-c|-T] [-i|-m] [-H] [-F] [-X] [--max-inherit-rr] [-D] [-R] [-O MDT] [-r] [-v] [-y] [--hex-idx] DIR...
-  -c, -T, --mdt-count  how many MDTs it is spread over: 0 for a directory that is whole
-  -i, -m, --mdt-index  the first of them
-  -H, --mdt-hash    how names are spread
+  -c, -T, --mdt-count  number of MDTs: 0 for a directory without stripes
+  -i, -m, --mdt-index  first MDT
+  -H, --mdt-hash    hash of names
   -F, --fid         the directory's FID
-  -D, --default     what new directories in it get
-  -R, --raw         with -D: what is stored with it, not what comes from the root
-  -X, --max-inherit with -D: for how many levels
-      --max-inherit-rr  with -D: for how many levels in turn
-  -O, --obd MDT     only if it is on that MDT: FSNAME-MDT0001_UUID, its name or number
-  -r, --recursive   directories below too
+  -D, --default     default of new directories in it
+  -R, --raw         with -D: only the default stored with DIR, not that of the root
+  -X, --max-inherit with -D: levels that inherit the default
+      --max-inherit-rr  with -D: levels with round-robin placement
+  -O, --obd MDT     only directories on this MDT: FSNAME-MDT0001_UUID, its name or index
+  -r, --recursive   also the directories below
   -v, --verbose     with FID and magic      -y, --yaml  a line for each field      --json  a line of JSON
       --hex-idx  MDTs in hexadecimal
 Example: lfs getdirstripe /mnt/nacre/dir
