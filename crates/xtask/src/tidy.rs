@@ -10,6 +10,8 @@ use crate::source::{code_of, files};
 const FILE_LINES_MAX: usize = 800;
 /// Lines of a function, at most, signature and braces included.
 const FUNCTION_LINES_MAX: usize = 70;
+/// Columns of a line of prose in documents, at most.
+const PROSE_COLUMNS_MAX: usize = 120;
 /// Functions that are longer, by file and name. The list only shrinks: an entry whose function is short
 /// enough or removed is a finding.
 const LONG_FUNCTIONS: &[(&str, &str)] = &[("crates/client/tests/client/fake_mds.rs", "run")];
@@ -48,6 +50,24 @@ pub fn check(root: &Path) -> Vec<Finding> {
     for path in files(root, &[".md"]) {
         let text = fs::read_to_string(&path).unwrap_or_default();
         findings.extend(dead_links(root, &path, &text));
+        findings.extend(long_lines(&relative(root, &path), &text));
+    }
+    findings
+}
+
+/// Returns the lines of a document's prose that are too long. Tables and code cannot be wrapped.
+fn long_lines(name: &str, text: &str) -> Vec<Finding> {
+    let mut is_code = false;
+    let mut findings = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        }
+        let columns = line.chars().count();
+        if columns > PROSE_COLUMNS_MAX && !is_code && !line.starts_with('|') {
+            let number = index + 1;
+            findings.push(format!("{name}:{number}: {columns} columns, {PROSE_COLUMNS_MAX} at most"));
+        }
     }
     findings
 }
@@ -205,6 +225,14 @@ mod tests {
         let findings = unfinished("f.rs", text, &code_of(text));
         assert_eq!(findings.len(), 2, "{findings:?}");
         assert!(findings[0].starts_with("f.rs:1") && findings[1].starts_with("f.rs:2"));
+    }
+
+    #[test]
+    fn prose_is_wrapped_and_tables_and_code_are_not() {
+        let long = "word ".repeat(25);
+        let text = format!("{long}\n| {long} |\n```\n{long}\n```\nshort\n");
+        let findings = long_lines("a.md", &text);
+        assert_eq!(findings, ["a.md:1: 125 columns, 120 at most"]);
     }
 
     #[test]
