@@ -5,6 +5,7 @@
 
 mod check;
 mod doctor;
+mod config;
 mod down;
 mod drain;
 mod frag;
@@ -46,6 +47,12 @@ Example: a file system with four OSTs in a directory, mounted, used, and stopped
   nacre down /mnt/nacre
 
 Exit codes: 0 success, 1 failure, 2 wrong call.";
+
+const MOUNT_EXAMPLE: &str = "\
+Example: nacre mount --token TOKEN 10.0.0.1@tcp:/nacre /mnt/nacre      the first time
+         nacre mount 10.0.0.1@tcp:/nacre /mnt/nacre -o ro
+         nacre mount 10.0.0.1@tcp:/nacre/project /mnt/project
+Where NacreFS is installed also: mount -t nacre 10.0.0.1@tcp:/nacre /mnt/nacre, and lines in /etc/fstab";
 
 const KEY_HELP: &str = "\
 Servers that other processes reach serve no peer without a key. The host of the file system has its keys; other hosts and users get one by a
@@ -276,15 +283,21 @@ struct TrimArgs {
 /// One process does everything unless --separate is given. Running parts are left alone and missing ones are
 /// started, so the command can be repeated after a crash. The options are stored: 'nacre up DIR' starts the
 /// file system the same way again, and options given then replace the stored ones.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(after_help = "\
 Example: nacre up /srv/fs --mount /mnt/nacre --osts 4
          nacre up /srv/fs                              as it was started last
+         nacre up --config /etc/nacre/home.toml        as a file says
          nacre up /srv/fs --listen 10.0.0.1@tcp --listen host1-ib:7000@tcp
          nacre up ./data --mount ./mnt --separate      one process per server, over TCP on this host")]
 struct UpArgs {
     /// Directory of the file system: new, empty, or made by nacre
-    dir: PathBuf,
+    #[arg(required_unless_present = "config")]
+    dir: Option<PathBuf>,
+    /// File with these options, such as /etc/nacre/NAME.toml; those of the command line replace its options,
+    /// and stored ones do not count
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Mount point, created if missing [default: where it was mounted before]
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
@@ -350,19 +363,7 @@ struct DownArgs {
 
 /// Mounts a file system that other hosts serve.
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Options: ro rw allow_other noallow_other dev nodev* suid nosuid* exec noexec noatime (*: the default)
-  flock|localflock           file locks hold across mounts, or within this mount only
-  simulate=NETWORK           simulated network between client and servers, for measurements:
-                             simulate=bandwidth=1G:latency=200us (per endpoint, each way)
-  default_permissions        the kernel checks permissions too: slower, but FIFOs, sockets and devices
-                             are checked as well
-  transport=auto|uring|dev   transport of the kernel's requests
-  retry=N                    retry up to N times, 1 to 30 s apart, for servers that start later
-Example: nacre mount --token TOKEN 10.0.0.1@tcp:/nacre /mnt/nacre      the first time
-         nacre mount 10.0.0.1@tcp:/nacre /mnt/nacre -o ro
-         nacre mount 10.0.0.1@tcp:/nacre/project /mnt/project
-With 'make install' also: mount -t nacre 10.0.0.1@tcp:/nacre /mnt/nacre, and lines in /etc/fstab")]
+#[command(after_help = format!("{}{MOUNT_EXAMPLE}", mount::OPTIONS_HELP))]
 struct MountArgs {
     /// NID[:NID..]:/FSNAME[/DIRECTORY]: the management server, the file system's name, and the directory to
     /// mount
@@ -530,7 +531,7 @@ struct FormatArgs {
 }
 
 /// Targets and back ends of a new file system.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 struct ShapeArgs {
     /// Name of a new file system: 1 to 8 letters, digits, '_' or '-' [default: nacre]
     #[arg(long)]
@@ -737,7 +738,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
 /// Prints a failure and returns its exit code.
 pub fn report(failure: &Failure) -> i32 {
     if !failure.message.is_empty() {
-        eprintln!("nacre: {failure}");
+        eprintln!("{}nacre: {failure}", crate::logger::error_prefix());
     }
     failure.exit
 }

@@ -3,6 +3,9 @@
 use crate::failure::{Failure, Result};
 use std::fmt;
 
+/// The option that permits to overwrite data.
+pub const FORCE: &str = "force";
+
 /// Parsed options; see the module's documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeviceWords {
@@ -28,7 +31,7 @@ impl DeviceWords {
                     let bytes = nacre_params::value::bytes(value, 1);
                     read.size = Some(bytes.map_err(|_| wrong("the size is no number of bytes"))?);
                 }
-                None if word == "force" && !read.force => read.force = true,
+                None if word == FORCE && !read.force => read.force = true,
                 _ => return Err(wrong(&format!("'{word}' is not known"))),
             }
         }

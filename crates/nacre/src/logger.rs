@@ -1,4 +1,5 @@
-//! Log: plain lines with time and level, to a file of bounded size or to standard error.
+//! Log: plain lines with time and level, to a file of bounded size or to standard error. Lines for the journal of systemd
+//! have a priority instead, as the journal stores the time itself.
 
 pub mod limit;
 
@@ -31,7 +32,13 @@ pub fn path() -> Option<PathBuf> {
 /// Destination of log lines.
 enum Sink {
     Stderr,
-    File { path: PathBuf, file: File, written: u64 },
+    /// Standard error, which systemd reads.
+    Journal,
+    File {
+        path: PathBuf,
+        file: File,
+        written: u64,
+    },
 }
 
 struct Logger {
@@ -45,10 +52,13 @@ struct State {
 
 impl State {
     fn write(&mut self, level: Level, target: &str, message: &str) {
-        let line = line(nacre_env::clock::wall(), level, target, message);
+        let line = match self.sink {
+            Sink::Journal => journal_line(level, target, message),
+            Sink::Stderr | Sink::File { .. } => line(nacre_env::clock::wall(), level, target, message),
+        };
         // A failure to write a log line cannot be reported.
         let _ = match &mut self.sink {
-            Sink::Stderr => io::stderr().write_all(line.as_bytes()),
+            Sink::Stderr | Sink::Journal => io::stderr().write_all(line.as_bytes()),
             Sink::File { path, file, written } => append(path, file, written, &line),
         };
     }
@@ -62,7 +72,30 @@ impl State {
 
 /// Logs to standard error from now on.
 pub fn to_stderr(level: LevelFilter) {
-    install(Sink::Stderr, level);
+    install(if is_journal() { Sink::Journal } else { Sink::Stderr }, level);
+}
+
+/// Returns whether standard error is the journal's: systemd names its device and inode, as a process may have been
+/// redirected since.
+fn is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    let is = rustix::fs::fstat(rustix::stdio::stderr());
+    is.is_ok_and(|found| stream == format!("{}:{}", found.st_dev, found.st_ino))
+}
+
+/// Returns what precedes an error on standard error that is not logged: its priority, if the journal reads it.
+pub fn error_prefix() -> &'static str {
+    if is_journal() { priority(Level::Error) } else { "" }
+}
+
+/// Returns a level as sd-daemon(3) writes it.
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::Error => "<3>",
+        Level::Warn => "<4>",
+        Level::Info => "<6>",
+        Level::Debug | Level::Trace => "<7>",
+    }
 }
 
 /// Logs to `path` from now on. Panics go there too if standard error was redirected to the same file.
@@ -201,16 +234,20 @@ fn is_same(one: impl AsFd, other: impl AsFd) -> bool {
     }
 }
 
+fn journal_line(level: Level, target: &str, message: &str) -> String {
+    format!("{}{}\n", priority(level), event(target, message))
+}
+
+/// Returns an event as one line, whatever text a peer sent.
+fn event(target: &str, message: &str) -> String {
+    let target = target.split("::").next().unwrap_or(target);
+    format!("{target}: {}", message.replace(['\n', '\r'], " "))
+}
+
 fn line(now: SystemTime, level: Level, target: &str, message: &str) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let target = target.split("::").next().unwrap_or(target);
-    // One event is one line, whatever text a peer sent.
-    let message = message.replace(['\n', '\r'], " ");
-    format!(
-        "{}.{:03}Z {level:<5} {target}: {message}\n",
-        nacre_env::utc(since.as_secs()),
-        since.subsec_millis()
-    )
+    let event = event(target, message);
+    format!("{}.{:03}Z {level:<5} {event}\n", nacre_env::utc(since.as_secs()), since.subsec_millis())
 }
 
 #[cfg(test)]
@@ -222,6 +259,7 @@ mod tests {
     fn an_event_is_one_line() {
         let text = line(UNIX_EPOCH + Duration::from_millis(1500), Level::Warn, "nacre_mds::x", "a\nb");
         assert_eq!(text, "1970-01-01T00:00:01.500Z WARN  nacre_mds: a b\n");
+        assert_eq!(journal_line(Level::Warn, "nacre_mds::x", "a\nb"), "<4>nacre_mds: a b\n");
     }
 
     #[test]

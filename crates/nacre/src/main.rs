@@ -8,6 +8,7 @@
 //! | `instance` | the directory of a file system |
 //! | `process`, `control`, `registry`, `ports` | background processes, and how commands find and query them |
 //! | `sandbox` | confinement of server processes |
+//! | `service` | reports to a service manager |
 //! | `lfs`, `lctl`, `mount_helper` | Lustre's commands and what mount(8) calls |
 
 // First: the other modules use its macros.
@@ -43,6 +44,7 @@ mod public;
 mod regex;
 mod registry;
 mod sandbox;
+mod service;
 mod start;
 mod target_options;
 

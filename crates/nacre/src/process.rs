@@ -7,7 +7,7 @@
 use crate::control;
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
-use crate::{instance, logger};
+use crate::{instance, logger, service};
 use nacre_env::clock::Instant;
 use nacre_env::sync::mpsc::{Receiver, channel};
 use std::ffi::OsStr;
@@ -276,6 +276,7 @@ pub fn start<S: AsRef<OsStr>>(args: &[S], log: &Path, progress: &mut Progress) -
     let mut child = Command::new("/proc/self/exe")
         .arg0("nacre")
         .args(args)
+        .env_remove(service::NOTIFY_SOCKET)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log_file)
@@ -330,12 +331,14 @@ impl Herald {
     /// Reports the progress of the start.
     pub fn progress(&self, text: &str) {
         self.say(&format!("progress {text}"));
+        self.to_manager(text);
     }
 
     /// Reports, and logs, the reason for a delay of the start.
     pub fn slow(&self, text: &str) {
         log::info!("{text}");
         self.say(&format!("slow {text}"));
+        self.to_manager(text);
     }
 
     /// Reports that everything runs, and releases the waiting command. Returns false if no command waits any
@@ -357,7 +360,15 @@ impl Herald {
         if self.background {
             self.say(&format!("error {} {}", failure.exit, failure.message.replace('\n', " ")));
         } else {
-            eprintln!("nacre: {failure}");
+            service::status(&failure.message);
+            eprintln!("{}nacre: {failure}", logger::error_prefix());
+        }
+    }
+
+    /// Reports a step of the start to the service manager of a process in the foreground.
+    fn to_manager(&self, text: &str) {
+        if !self.background {
+            service::status(text);
         }
     }
 

@@ -8,6 +8,7 @@ use crate::listen::{self, Address};
 use crate::ports::Ports;
 use crate::process::{self, MOUNT, NODE, RunDir, StopSignals};
 use crate::progress::Progress;
+use crate::service;
 use crate::start::Start;
 use nacre_env::sync::mpsc::channel;
 use nacre_types::{TargetId, TargetKind};
@@ -265,6 +266,9 @@ pub fn watch(run: &RunDir, signals: StopSignals, children: Vec<(String, Child)>)
     }
     if let Some((name, status)) = &ended {
         log::error!("{name} has ended ({status}), so all are ended: see {}", run.log(name).display());
+    }
+    if ended.is_none() {
+        service::stopping();
     }
     // The mount goes first and by force: a service manager kills the processes in any case.
     match super::down::stop_all(run, true, STOP_LIMIT) {

@@ -17,6 +17,18 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Help for the options.
+pub const OPTIONS_HELP: &str = "\
+Options: ro rw allow_other noallow_other dev nodev* suid nosuid* exec noexec noatime (*: the default)
+  flock|localflock           file locks hold for all mounts, or for this one alone
+  simulate=NETWORK           pretend a network between client and servers, for measurements:
+                             simulate=bandwidth=1G:latency=200us (per endpoint, each way)
+  default_permissions        the kernel checks permissions too: slower, but FIFOs, sockets and devices
+                             are checked as well
+  transport=auto|uring|dev   how the kernel's requests travel
+  retry=N                    try N times more if it fails, 1 to 30 s apart, as when a host starts before its servers
+";
+
 /// Longest wait for a mount's process to end.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// Longest time to retry a remount while closes of files are under way.

@@ -9,6 +9,7 @@ use crate::logger;
 use crate::node::{MountPlan, Node, Plan};
 use crate::process::{Herald, MOUNT, NODE, RunDir, StopSignals, show_as};
 use crate::sandbox::{self, Confinement};
+use crate::service;
 use crate::start::Start;
 use log::LevelFilter;
 use nacre_types::nid::MountSource;
@@ -103,6 +104,7 @@ fn serve(
     }
     raise_file_limit();
     let (name, fsname) = (plan.name.clone(), plan.fsname.clone());
+    let mounted = plan.mount.as_ref().map(|mount| format!(", mounted on {}", mount.mount_point.display()));
     log::info!("{name} of file system '{fsname}' starts, version {}", env!("CARGO_PKG_VERSION"));
     on_log();
     let node = match Node::start(plan, herald) {
@@ -115,11 +117,17 @@ fn serve(
     }
     if herald.ready() {
         log::info!("{name} is ready");
+        if !background {
+            service::ready(&format!("file system '{fsname}' is up{}", mounted.unwrap_or_default()));
+        }
         signals.wait();
     } else {
         log::info!("{name} was called off while it started");
     }
     log::info!("{name} stops");
+    if !background {
+        service::stopping();
+    }
     let stopped = node.stop();
     let code = match stopped {
         Ok(()) => {

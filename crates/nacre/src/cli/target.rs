@@ -25,6 +25,7 @@ use nacre_wire::mgs::{FsConfig, MgsRequest, TargetConfig};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::time::Duration;
 
 const FSNAME_DEFAULT: &str = "nacre";
@@ -298,20 +299,21 @@ impl Place {
     }
 }
 
-/// Starts the process of a target, unless it runs, and waits until the target has joined.
+/// Starts the process of a target, unless it runs, and waits until the target has joined. Returns the process that it
+/// started.
 fn serve(
     instance: &Instance,
     target: TargetId,
     addresses: Vec<OsString>,
     progress: &mut Progress,
-) -> Result<()> {
+) -> Result<Option<Child>> {
     let run = RunDir::new(instance.run_dir());
     let name = target_name(target);
     if run.pid(&name).is_none() {
         progress.show(&format!("starting {target}"));
         let mut words = serve_words(&name, instance);
         words.extend(addresses);
-        return process::start(&words, &run.log(&name), progress).map(drop);
+        return process::start(&words, &run.log(&name), progress).map(Some);
     }
     // The process may run already because an earlier command that waited for it was killed.
     let deadline = Instant::now() + ADD_LIMIT;
@@ -321,7 +323,7 @@ fn serve(
         }
         nacre_env::thread::sleep(POLL);
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Returns the ports of the targets of a directory whose management server is on another host.
@@ -365,17 +367,19 @@ pub fn mgs_of(instance: &Instance) -> Result<Vec<Nid>> {
 }
 
 fn start(args: &TargetStartArgs) -> Result<()> {
-    start_in(&Instance::open_existing(&args.dir)?)
+    start_in(&Instance::open_existing(&args.dir)?).map(drop)
 }
 
-/// Starts the targets of a directory whose management server is on another host.
+/// Starts the targets of a directory whose management server is on another host. Returns the processes that it started,
+/// with their names.
 ///
 /// # Errors
 /// If there are none, or one does not start.
-pub fn start_in(instance: &Instance) -> Result<()> {
+pub fn start_in(instance: &Instance) -> Result<Vec<(String, Child)>> {
     let run = RunDir::new(instance.run_dir());
     let mut progress = Progress::new(false);
     let mut known = false;
+    let mut children = Vec::new();
     for target in instance.targets() {
         let Some(place) = place_of(&instance.target_dir(target))? else { continue };
         known = true;
@@ -383,11 +387,12 @@ pub fn start_in(instance: &Instance) -> Result<()> {
             println!("{target} is running already");
             continue;
         }
-        serve(instance, target, place.words(), &mut progress)?;
+        let child = serve(instance, target, place.words(), &mut progress)?;
+        children.extend(child.map(|child| (target_name(target), child)));
         println!("{target} of file system '{}' is up", instance.superblock.fsname);
     }
     if known {
-        return Ok(());
+        return Ok(children);
     }
     Err(Failure::new(format!(
         "no target of {} has an address of its own: start the file system with 'nacre up'",

@@ -3,7 +3,7 @@
 use super::launch::{self, Doors, Launch, Started};
 use super::mount::MountOptions;
 use super::status::Overview;
-use super::{FormatArgs, ShapeArgs, UpArgs, mount_point};
+use super::{FormatArgs, ShapeArgs, UpArgs, config, mount_point};
 use crate::backend::Backends;
 use crate::failure::{Failure, Result};
 use crate::instance::{self, FormatOptions, Formatting, Instance};
@@ -15,12 +15,14 @@ use crate::ost_cache::OstCaches;
 use crate::ost_class::OstClasses;
 use crate::process::{MOUNT, NODE, RunDir, StopSignals};
 use crate::progress::Progress;
+use crate::service;
 use crate::start::{Start, StartOptions};
-use nacre_types::TargetId;
 use nacre_types::limits::{MDT_COUNT_MAX, TARGET_INDEX_MAX};
 use nacre_types::nid::check_fsname;
+use nacre_types::{TargetId, TargetKind};
 use std::fs;
 use std::io::ErrorKind;
+use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
@@ -29,11 +31,19 @@ const OSTS_DEFAULT: u16 = 2;
 
 /// Runs the command.
 pub fn run(args: &UpArgs) -> Result<i32> {
+    let with_file = args.config.as_deref().map(|path| config::complete(args, path)).transpose()?;
+    let args = with_file.as_ref().unwrap_or(args);
+    let dir = args.dir.as_deref().ok_or_else(|| {
+        Failure::usage(
+            "there is no directory: write dir = \"/srv/fs\" into the file, or give DIR to 'nacre up'",
+        )
+    })?;
     check_machine()?;
-    let found = Instance::open(&args.dir)?;
+    let found = Instance::open(dir)?;
     if let Some(instance) = found.as_ref().filter(|instance| instance.is_outlying()) {
         return up_outlying(args, instance);
     }
+    let args = &given_to(found.as_ref(), args);
     let before = found.as_ref().map(|instance| Start::load(&instance.dir)).transpose()?.flatten();
     let start_options = StartOptions {
         is_separate: args.separate.then_some(true).or_else(|| args.one_process.then_some(false)),
@@ -42,14 +52,17 @@ pub fn run(args: &UpArgs) -> Result<i32> {
         options: &args.options,
         security: args.security,
     };
-    let start = start_options.applied_to(&before.clone().unwrap_or_default())?;
-    let dir = instance::absolute(&args.dir)?;
+    // A file is complete: what it lacks has its default.
+    let base = before.clone().filter(|_| args.config.is_none()).unwrap_or_default();
+    let start = start_options.applied_to(&base)?;
+    let dir = instance::absolute(dir)?;
     let run = RunDir::new(dir.join("run"));
     let start = as_it_runs(&run, &start, before.as_ref(), args)?;
     let Some(mount_point) = start.mount.clone() else {
         return Err(Failure::usage(format!(
-            "{} was not mounted before: say where to with --mount DIR",
-            args.dir.display()
+            "{} {}: say where to with --mount DIR",
+            dir.display(),
+            if args.config.is_some() { "has no mount point in the file" } else { "was not mounted before" }
         )));
     };
     MountOptions::parse(std::slice::from_ref(&start.options), false)?;
@@ -64,7 +77,7 @@ pub fn run(args: &UpArgs) -> Result<i32> {
         eprintln!("nacre: {doubt}");
     }
     let mut progress = Progress::new(args.json);
-    let (instance, formatting) = open_or_format(args, found, &mut progress)?;
+    let (instance, formatting) = open_or_format(args, &dir, found, &mut progress)?;
     secure(&instance, &start, before.as_ref(), args.security.is_some())?;
     let up = Up { args, instance: &instance, start: &start, before: before.as_ref() };
     let code = up.start(
@@ -78,19 +91,62 @@ pub fn run(args: &UpArgs) -> Result<i32> {
     }
 }
 
+/// Returns the options for a file system that may exist: those of a file that only apply to a new one are left out then, as
+/// targets may have been added since.
+fn given_to(found: Option<&Instance>, args: &UpArgs) -> UpArgs {
+    let mut args = args.clone();
+    if let (Some(instance), Some(path)) = (found, &args.config) {
+        let targets = instance.targets();
+        let count = |kind| targets.iter().filter(|target| target.kind == kind).count();
+        let counts = [
+            ("mdts", args.shape.mdts, count(TargetKind::Mdt)),
+            ("osts", args.shape.osts, count(TargetKind::Ost)),
+        ];
+        for (key, wanted, is) in counts {
+            if let Some(wanted) = wanted.filter(|wanted| usize::from(*wanted) > is) {
+                eprintln!(
+                    "nacre: {}: {key} = {wanted} applies to a new file system, this one has {is}: add targets with 'nacre target add'",
+                    path.display()
+                );
+            }
+        }
+        let ShapeArgs { fsname, flash, disk, ost_cache, .. } = args.shape;
+        args.shape = ShapeArgs { fsname, flash, disk, ost_cache, ..ShapeArgs::default() };
+    }
+    args
+}
+
 /// Starts the targets of a directory whose management server is on another host.
 fn up_outlying(args: &UpArgs, instance: &Instance) -> Result<i32> {
-    let is_plain = args.mount.is_none() && args.listen.is_empty() && args.port.is_none() && !args.foreground;
+    let is_plain = args.mount.is_none()
+        && args.listen.is_empty()
+        && args.port.is_none()
+        && args.shape == ShapeArgs::default();
     if !is_plain {
         return Err(Failure::usage(format!(
             "{} holds targets of file system '{}' and no management server: 'nacre up {0}' starts them as they were added, \
              'nacre mount' mounts the file system",
-            args.dir.display(),
+            instance.dir.display(),
             instance.superblock.fsname
         )));
     }
-    super::target::start_in(instance)?;
-    Ok(0)
+    let run = RunDir::new(instance.run_dir());
+    if !args.foreground {
+        return super::target::start_in(instance).map(|_| 0);
+    }
+    if !run.running().is_empty() {
+        return Err(Failure::new(format!(
+            "it is running already: stop it with 'nacre down {}' first",
+            instance.dir.display()
+        )));
+    }
+    let signals = StopSignals::take()?;
+    let children = super::target::start_in(instance).inspect_err(|_| {
+        // The service manager would find them running at its next attempt. The failure of the start is the one to report.
+        let _ = super::down::stop_all(&run, true, Duration::from_secs(10));
+    })?;
+    let headline = format!("the targets of file system '{}' here are up", instance.superblock.fsname);
+    Ok(watched(&run, signals, children, &headline))
 }
 
 /// A call of the command, after all checks and formatting.
@@ -133,10 +189,8 @@ impl Up<'_> {
         launch.background(doors, started, progress)?;
         self.keep()?;
         if let Some(signals) = signals {
-            signals.set_ready();
-            crate::logger::to_stderr(log::LevelFilter::Info);
-            log::info!("{}", Overview::of(self.instance).headline("is up"));
-            return Ok(launch::watch(run, signals, std::mem::take(&mut started.children)));
+            let headline = Overview::of(self.instance).headline("is up");
+            return Ok(watched(run, signals, std::mem::take(&mut started.children), &headline));
         }
         progress.clear();
         self.report(&started.children)
@@ -204,6 +258,15 @@ impl Up<'_> {
             format!("{}; a file system was made in {dir}: 'nacre up {dir}' starts it", failure.message);
         Failure { message, ..failure }
     }
+}
+
+/// Stays in the foreground with processes that run, until a signal arrives or one of them ends.
+fn watched(run: &RunDir, signals: StopSignals, children: Vec<(String, Child)>, headline: &str) -> i32 {
+    signals.set_ready();
+    crate::logger::to_stderr(log::LevelFilter::Info);
+    log::info!("{headline}");
+    service::ready(headline);
+    launch::watch(run, signals, children)
 }
 
 /// Creates keys for a file system that other hosts will reach from now on. One that was reached without keys
@@ -330,6 +393,7 @@ fn checked_shape(shape: &ShapeArgs) -> Result<FormatOptions> {
 /// Opens or formats the file system of the directory; with the means to undo a format.
 fn open_or_format(
     args: &UpArgs,
+    dir: &Path,
     found: Option<Instance>,
     progress: &mut Progress,
 ) -> Result<(Instance, Option<Formatting>)> {
@@ -345,12 +409,12 @@ fn open_or_format(
     if is_new {
         caches.check_new()?;
     }
-    let formatting = is_new.then(|| Formatting::of(&args.dir)).transpose()?;
+    let formatting = is_new.then(|| Formatting::of(dir)).transpose()?;
     let instance = match found {
         Some(instance) => created_with(args, instance, &backends, &options)?,
         None => {
             let make = |instance: &Instance, target| node::format_target_on(instance, target, &backends);
-            Instance::format(&args.dir, &options, make, |text| progress.show(text))?
+            Instance::format(dir, &options, make, |text| progress.show(text))?
         }
     };
     node::attach_caches(&instance, &caches)?;
@@ -368,7 +432,7 @@ fn created_with(
     if instance.is_outlying() {
         return Err(Failure::new(format!(
             "{} holds targets of file system '{}' and no management server: start them with 'nacre target start'",
-            args.dir.display(),
+            instance.dir.display(),
             instance.superblock.fsname
         )));
     }
@@ -376,7 +440,7 @@ fn created_with(
     let differs = |what: &str, is: String, wanted: String| {
         Err(Failure::new(format!(
             "{} was made with {what} {is}, not {wanted}: leave the option out, or use a new directory",
-            args.dir.display()
+            instance.dir.display()
         )))
     };
     if args.shape.fsname.as_ref().is_some_and(|name| *name != made.fsname) {
