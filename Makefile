@@ -15,7 +15,7 @@ help:
 	@echo "make test       all tests"
 	@echo "make lint       formatting, clippy, checks of the tree, spelling"
 	@echo "make build      build what 'make install' installs"
-	@echo "make install    install what was built: nacre, nacre-bench, lfs, lctl, mount.nacre and libnacre_preload.so under PREFIX ($(PREFIX))"
+	@echo "make install    install what was built under PREFIX ($(PREFIX)): programs, manual pages, completions, nacre@.service"
 
 build:
 	@scripts/install-deps
@@ -51,10 +51,7 @@ install:
 	@BUILD='$(BUILD)' PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/install
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/nacre $(DESTDIR)$(PREFIX)/bin/nacre.debug $(DESTDIR)$(PREFIX)/bin/lfs $(DESTDIR)$(PREFIX)/bin/lctl
-	rm -f $(DESTDIR)$(PREFIX)/bin/nacre-bench $(DESTDIR)$(PREFIX)/bin/nacre-bench.debug
-	rm -f $(DESTDIR)$(PREFIX)/lib/libnacre_preload.so
-	rm -f $(DESTDIR)/sbin/mount.nacre $(DESTDIR)/sbin/mount.fuse.nacre
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/uninstall
 
 clean:
 	$(CARGO) clean

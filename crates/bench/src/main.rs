@@ -81,7 +81,7 @@ mod trim;
 mod work;
 mod worker;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 #[derive(Parser)]
 #[command(
@@ -109,12 +109,50 @@ enum Command {
         #[command(subcommand)]
         command: paf::PafCommand,
     },
+    /// Creates manual pages (used by 'make install')
+    #[command(hide = true)]
+    Generate {
+        #[command(subcommand)]
+        command: Generate,
+    },
+}
+
+#[derive(clap::Subcommand)]
+enum Generate {
+    /// Writes the manual pages of all commands to a directory
+    Man {
+        /// Existing directory
+        dir: std::path::PathBuf,
+    },
+}
+
+impl Generate {
+    /// Runs the command and returns the exit code.
+    fn run(&self) -> i32 {
+        let Generate::Man { dir } = self;
+        match pages().iter().try_for_each(|page| page.write(dir)) {
+            Ok(()) => 0,
+            Err(error) => {
+                eprintln!("nacre-bench: cannot write a manual page to {}: {error}", dir.display());
+                1
+            }
+        }
+    }
+}
+
+/// Returns the pages of the commands, which users call as those of `nacre`.
+fn pages() -> Vec<nacre_common::manual::Page> {
+    let mut pages = nacre_common::manual::pages_of(Program::command().name("nacre"), &|_| false);
+    // That of `nacre` itself is its own.
+    pages.retain(|page| page.name != "nacre");
+    pages
 }
 
 fn main() {
     let code = match Program::try_parse().map(|program| program.command) {
         Ok(Command::Bench { command }) => cli::run(command),
         Ok(Command::Paf { command }) => paf::run(&command),
+        Ok(Command::Generate { command }) => command.run(),
         Err(error) => nacre_common::call::answer(&error),
     };
     std::process::exit(code);
@@ -123,15 +161,23 @@ fn main() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_grammar_is_consistent_and_its_commands_have_examples() {
         let mut program = Program::command();
         program.clone().debug_assert();
-        for command in program.get_subcommands_mut() {
+        for command in program.get_subcommands_mut().filter(|command| !command.is_hide_set()) {
             let help = command.render_long_help().to_string();
             assert!(help.contains("Example: nacre "), "{help}");
         }
+    }
+
+    #[test]
+    fn every_command_has_a_page_under_the_name_that_users_call() {
+        let names: Vec<String> = pages().into_iter().map(|page| page.name).collect();
+        for name in ["nacre-bench", "nacre-bench-meta", "nacre-bench-io", "nacre-paf", "nacre-paf-run"] {
+            assert!(names.iter().any(|known| known == name), "{name} is not in {names:?}");
+        }
+        assert!(names.iter().all(|name| name.starts_with("nacre-bench") || name.starts_with("nacre-paf")));
     }
 }

@@ -9,6 +9,7 @@ mod config;
 mod down;
 mod drain;
 mod frag;
+mod generate;
 mod inspect;
 mod join;
 mod key;
@@ -24,7 +25,7 @@ mod trim;
 mod uncache;
 mod up;
 
-pub use mount::{MountOptions, mount as mount_source, remount};
+pub use mount::{MountOptions, OPTIONS_HELP, mount as mount_source, remount};
 
 use crate::control::NewTarget;
 use crate::failure::Failure;
@@ -114,6 +115,12 @@ enum Command {
     Paf(MeasureArgs),
     #[command(hide = true)]
     Serve(ServeArgs),
+    /// Creates manual pages and completions (used by 'make install')
+    #[command(hide = true)]
+    Generate {
+        #[command(subcommand)]
+        command: generate::GenerateCommand,
+    },
 }
 
 impl Command {
@@ -728,6 +735,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Paf(args) => Err(measure::hand_over("paf", &args.words)),
         Command::Bench(args) => Err(measure::hand_over("bench", &args.words)),
         Command::Serve(args) => return serve::run(&args),
+        Command::Generate { command } => generate::run(&command),
     };
     match result {
         Ok(exit) => exit,

@@ -12,6 +12,7 @@ use crate::named::{self, Named};
 use crate::process::RunDir;
 use crate::public;
 use crate::registry;
+use nacre_common::manual::{self, Page, Usage};
 use nacre_env::clock::Instant;
 use nacre_types::{Nid, Status};
 use rustix::io::Errno;
@@ -71,6 +72,68 @@ Example: lctl set_param 'obdfilter.*OST0001.no_create=1' && lctl get_param 'obdf
 const EXIT_USAGE: i32 = 4;
 /// Timeout of `lctl ping`.
 const PING_LIMIT: Duration = Duration::from_secs(10);
+
+/// Commands, as `--list-commands` prints them.
+const COMMANDS: &[&str] = &[
+    "dl",
+    "device_list",
+    "get_param",
+    "set_param",
+    "conf_param",
+    "list_param",
+    "find_param",
+    "help_param",
+    "llog_print",
+    "pool_new",
+    "pool_add",
+    "pool_remove",
+    "pool_destroy",
+    "pool_list",
+    "nodemap_activate",
+    "nodemap_add",
+    "nodemap_del",
+    "nodemap_add_range",
+    "nodemap_del_range",
+    "nodemap_add_key",
+    "nodemap_del_key",
+    "nodemap_add_idmap",
+    "nodemap_del_idmap",
+    "nodemap_modify",
+    "nodemap_set_fileset",
+    "nodemap_info",
+    "nodemap_test_nid",
+    "nodemap_test_id",
+    "ping",
+    "list_nids",
+    "version",
+    "help",
+];
+
+/// Returns the grammar for completions: the commands.
+pub fn grammar() -> clap::Command {
+    let commands = COMMANDS.iter().map(|name| clap::Command::new(*name));
+    let fs = clap::Arg::new("fs").long("fs").value_name("DIR").value_hint(clap::ValueHint::AnyPath);
+    clap::Command::new("lctl").disable_help_subcommand(true).arg(fs).subcommands(commands)
+}
+
+/// Returns the manual page.
+pub fn manual() -> Page {
+    let usage = Usage {
+        name: "lctl",
+        section: manual::ADMINISTRATION,
+        about: "devices, parameters, pools and nodemaps of NacreFS file systems on this host",
+        synopsis: "COMMAND [ARGUMENTS]",
+        parts: vec![
+            ("DESCRIPTION", vec![("", USAGE.to_owned())]),
+            (
+                "EXIT STATUS",
+                vec![("", "0 success, errno of the failure, 4 wrong call, 1 unknown command".to_owned())],
+            ),
+        ],
+        related: "nacre(8), lfs(1)",
+    };
+    usage.page()
+}
 
 /// Result of a command.
 type Outcome = Result<()>;
@@ -155,9 +218,7 @@ fn run(words: &[String]) -> i32 {
             Ok(())
         }
         "--list-commands" => {
-            println!(
-                "dl device_list get_param set_param conf_param list_param find_param help_param llog_print pool_new pool_add pool_remove pool_destroy pool_list nodemap_activate nodemap_add nodemap_del nodemap_add_range nodemap_del_range nodemap_add_key nodemap_del_key nodemap_add_idmap nodemap_del_idmap nodemap_modify nodemap_set_fileset nodemap_info nodemap_test_nid nodemap_test_id ping list_nids version help"
-            );
+            println!("{}", COMMANDS.join(" "));
             Ok(())
         }
         "help" | "--help" | "-h" => {

@@ -31,6 +31,7 @@ mod view;
 
 use crate::failure::error_text;
 use getopt::{OptionSpec, Parsed};
+use nacre_common::manual::{self, Page, Usage};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -180,6 +181,51 @@ const NOT_YET: &[&str] = &[
     "heat_set",
     "pcc",
 ];
+
+/// Returns the grammar for completions: the commands with their options.
+pub fn grammar() -> clap::Command {
+    let commands = COMMANDS.iter().map(|command| {
+        let specs = match command.run {
+            Run::Parsed(specs, _) => specs,
+            Run::Words(_) => &[],
+        };
+        // A long name may have several entries, each with its key.
+        let is_first = |at: usize| {
+            let OptionSpec { short, long, .. } = specs[at];
+            specs[..at].iter().all(|other| {
+                (long.is_empty() || other.long != long) && (short.is_none() || other.short != short)
+            })
+        };
+        let options =
+            specs.iter().enumerate().filter(|(at, _)| is_first(*at)).map(|(_, spec)| spec.grammar());
+        clap::Command::new(command.name)
+            .about(command.summary)
+            .disable_help_flag(true)
+            .args(options)
+            .arg(clap::Arg::new("path").num_args(0..).value_hint(clap::ValueHint::AnyPath))
+    });
+    clap::Command::new("lfs").disable_help_subcommand(true).subcommands(commands)
+}
+
+/// Returns the manual page.
+pub fn manual() -> Page {
+    let usages = COMMANDS.iter().map(|command| (command.name, command.usage.to_owned())).collect();
+    let usage = Usage {
+        name: "lfs",
+        section: manual::USERS,
+        about: "layouts and state of NacreFS file systems, with the grammar of Lustre's lfs",
+        synopsis: "COMMAND [ARGUMENTS]",
+        parts: vec![
+            ("COMMANDS", usages),
+            (
+                "EXIT STATUS",
+                vec![("", "0 success, errno of the failure, 4 wrong call, 1 unknown command".to_owned())],
+            ),
+        ],
+        related: "nacre(8), lctl(8)",
+    };
+    usage.page()
+}
 
 /// Runs `lfs ARGS` and returns the exit code.
 pub fn main(args: &[OsString]) -> i32 {

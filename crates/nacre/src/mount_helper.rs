@@ -7,6 +7,7 @@ mod kept_back;
 
 use crate::cli;
 use crate::failure::EXIT_USAGE;
+use nacre_common::manual::{self, Page, Usage};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -21,6 +22,23 @@ Example: mount -t nacre 10.0.0.1@tcp:/nacre /mnt/nacre -o ro
 ";
 const EXIT_CALL: i32 = 1;
 const EXIT_MOUNT: i32 = 32;
+
+/// Returns the manual page.
+pub fn manual() -> Page {
+    let usage = Usage {
+        name: "mount.nacre",
+        section: manual::ADMINISTRATION,
+        about: "mounts a NacreFS file system for mount(8)",
+        synopsis: "NID[:NID..]:/FSNAME[/DIRECTORY] MOUNT_POINT [-sfnv] [-o OPTIONS]",
+        parts: vec![
+            ("DESCRIPTION", vec![("", USAGE.to_owned())]),
+            ("MOUNT OPTIONS", vec![("", cli::OPTIONS_HELP.to_owned())]),
+            ("EXIT STATUS", vec![("", "0 success, 1 wrong call, 32 mount failure".to_owned())]),
+        ],
+        related: "mount(8), fstab(5), nacre-mount(8), nacre(8)",
+    };
+    usage.page()
+}
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Call {

@@ -28,6 +28,23 @@ pub struct OptionSpec {
     pub takes: Takes,
 }
 
+impl OptionSpec {
+    /// Returns the option for the grammar of completions.
+    pub fn grammar(&self) -> clap::Arg {
+        /// Identifiers of options without a long name.
+        const LETTERS: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+        let letter = self.short.and_then(|letter| LETTERS.find(letter)).map(|at| &LETTERS[at..=at]);
+        let arg = clap::Arg::new(if self.long.is_empty() { letter.unwrap_or_default() } else { self.long });
+        let arg = match self.takes {
+            Takes::Nothing => arg.action(clap::ArgAction::SetTrue),
+            Takes::Value => arg.num_args(1),
+            Takes::MaybeValue => arg.num_args(0..=1),
+        };
+        let arg = self.short.into_iter().fold(arg, clap::Arg::short);
+        if self.long.is_empty() { arg } else { arg.long(self.long) }
+    }
+}
+
 /// Returns an option with a short letter that is also its key.
 pub const fn opt(short: char, long: &'static str, takes: Takes) -> OptionSpec {
     OptionSpec { key: short, short: Some(short), long, takes }
