@@ -7,7 +7,7 @@ DATA ?= nacre-data
 CARGO ?= cargo
 BUILD ?= target/release
 
-.PHONY: help run stop build preload test lint deny install uninstall clean
+.PHONY: help run stop build preload test lint deny install uninstall deb rpm clean
 
 help:
 	@echo "make run        build, start a file system in ./$(DATA), mount it, show a striped file"
@@ -16,6 +16,8 @@ help:
 	@echo "make lint       formatting, clippy, checks of the tree, spelling"
 	@echo "make build      build what 'make install' installs"
 	@echo "make install    install what was built under PREFIX ($(PREFIX)): programs, manual pages, completions, nacre@.service"
+	@echo "make deb        build, and make a package for Debian and Ubuntu in target/packages"
+	@echo "make rpm        build, and make a package for Fedora, RHEL and openSUSE in target/packages"
 
 build:
 	@scripts/install-deps
@@ -52,6 +54,12 @@ install:
 
 uninstall:
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/uninstall
+
+deb: build
+	@BUILD='$(BUILD)' scripts/package deb
+
+rpm: build
+	@BUILD='$(BUILD)' scripts/package rpm
 
 clean:
 	$(CARGO) clean

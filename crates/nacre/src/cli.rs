@@ -4,8 +4,8 @@
 //! wrong call.
 
 mod check;
-mod doctor;
 mod config;
+mod doctor;
 mod down;
 mod drain;
 mod frag;
