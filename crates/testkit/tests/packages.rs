@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -21,25 +22,53 @@ struct CleanSystem {
 }
 
 impl CleanSystem {
-    /// Creates one; `None` if the machine lacks a requirement.
+    /// Creates one for commands; `None` if the machine lacks a requirement.
     fn new() -> Option<CleanSystem> {
+        let system = CleanSystem::bare(&[])?;
+        // Device nodes of its own: what cleans up removes them, and not those of the machine.
+        let script = r#"
+            mount -t proc proc "$1/proc"
+            mknod -m 666 "$1/dev/null" c 1 3
+            mknod -m 666 "$1/dev/zero" c 1 5
+            mknod -m 666 "$1/dev/urandom" c 1 9
+            mknod -m 666 "$1/dev/fuse" c 10 229
+        "#;
+        shell(system.run.directory(), script, [&system.root]).success();
+        Some(system)
+    }
+
+    /// Creates one with further packages, to be booted.
+    fn bare(packages: &[&str]) -> Option<CleanSystem> {
         if !have(&["/dev/fuse", "dpkg-deb", "objcopy", "unshare"]) || !have_root() {
             return None;
         }
         let run = Run::new();
         let root = run.directory().join("root");
-        // Device nodes of its own: what cleans up removes them, and not those of the machine.
-        let script = r#"
-            "$1" "$2"
-            mount -t proc proc "$2/proc"
-            mknod -m 666 "$2/dev/null" c 1 3
-            mknod -m 666 "$2/dev/zero" c 1 5
-            mknod -m 666 "$2/dev/urandom" c 1 9
-            mknod -m 666 "$2/dev/fuse" c 10 229
-        "#;
-        let tool = binary::workspace().join("scripts/clean-root");
-        shell(run.directory(), script, [tool.as_path(), &root]).success();
+        let mut command = run.command(binary::workspace().join("scripts/clean-root"));
+        command.arg(&root).args(packages);
+        run_command(command, LIMIT).success();
         Some(CleanSystem { run, root })
+    }
+
+    /// Boots the system in a container, runs a script in it, and powers it off. Returns what the script printed.
+    fn boot(&self, script: &str) -> String {
+        fs::write(self.root.join("check"), format!("set -euxo pipefail\n{script}\necho all done\n"))
+            .expect("written");
+        let unit = "[Unit]\nAfter=basic.target\n[Service]\nType=oneshot\n\
+            ExecStart=/bin/sh -c \"bash /check > /check.out 2>&1; systemctl poweroff\"\n";
+        let units = self.root.join("etc/systemd/system");
+        fs::write(units.join("check.service"), unit).expect("written");
+        fs::create_dir_all(units.join("multi-user.target.wants")).expect("made");
+        symlink("../check.service", units.join("multi-user.target.wants/check.service")).expect("linked");
+        // It waits for interfaces that the container does not have.
+        symlink("/dev/null", units.join("systemd-networkd-wait-online.service")).expect("linked");
+        // In a mount namespace of its own, so that mounts of other tests are not kept busy.
+        let mut command = self.run.command("unshare");
+        command.args(["--mount", "--propagation", "private", "systemd-nspawn", "--quiet", "--boot", "-D"]);
+        command.arg(&self.root).args(["--register=no", "--keep-unit", "--bind=/dev/fuse"]);
+        let booted = run_command(command, LIMIT);
+        let told = fs::read_to_string(self.root.join("check.out"));
+        told.map(|told| format!("{told}\n{booted}")).unwrap_or_else(|error| panic!("{error}: {booted}"))
     }
 
     /// Builds a package of this kind and returns its path.
@@ -56,8 +85,8 @@ impl CleanSystem {
     /// Copies a file into the system and returns its path there.
     fn bring(&self, file: &Path) -> String {
         let name = file.file_name().expect("a file").to_str().expect("plain");
-        fs::copy(file, self.root.join("tmp").join(name)).expect("copied");
-        format!("/tmp/{name}")
+        fs::copy(file, self.root.join("opt").join(name)).expect("copied");
+        format!("/opt/{name}")
     }
 
     /// Runs a script in the system.
@@ -136,7 +165,7 @@ fn a_package_is_installed_used_upgraded_removed_and_purged_and_the_data_stays() 
     let left = system.shell("find / -xdev -path /proc -prune -o -name '*nacre*' -print").stdout;
     let left: BTreeSet<&str> = left.lines().filter(|line| line.starts_with('/')).collect();
     let data =
-        |path: &&str| path.starts_with("/srv/") || path.starts_with("/tmp/") || path.starts_with("/mnt/");
+        |path: &&str| path.starts_with("/srv/") || path.starts_with("/opt/") || path.starts_with("/mnt/");
     let others: Vec<&str> = left.into_iter().filter(|path| !data(path)).collect();
     assert_eq!(
         others,
@@ -147,6 +176,79 @@ fn a_package_is_installed_used_upgraded_removed_and_purged_and_the_data_stays() 
     let again = "nacre up --config /etc/nacre/home.toml && cat /mnt/nacre/file && nacre down /srv/nacre";
     let again = system.shell(&format!("dpkg -i {package} && {again} && dpkg --purge nacrefs")).success();
     assert!(again.stdout.contains("\nkept\n"), "{again}");
+}
+
+/// What an administrator does. `wait_for` waits for a condition.
+const SERVICES: &str = r#"
+wait_for() { timeout 60 bash -c "until $1; do sleep 0.1; done"; }
+dpkg -i /opt/*.deb
+printf 'dir = "/srv/nacre"\nmount = "/mnt/nacre"\nfsname = "pkg"\nlisten = "127.0.0.12:7956@tcp"\n' > /etc/nacre/home.toml
+systemctl start nacre@home
+systemctl show -P StatusText nacre@home
+echo kept > /mnt/nacre/file
+nacre status
+: A crash.
+systemctl kill -s KILL --kill-whom=main nacre@home
+wait_for '[ "$(cat /mnt/nacre/file 2>/dev/null)" = kept ]'
+systemctl show -P NRestarts nacre@home | sed 's/^/restarts /'
+: Separate processes.
+printf 'dir = "/srv/sep"\nmount = "/mnt/sep"\nfsname = "sep"\nosts = 1\nseparate = true\n' > /etc/nacre/sep.toml
+systemctl start nacre@sep
+echo apart > /mnt/sep/file
+cat /mnt/sep/file
+systemctl stop nacre@sep
+test ! -e /mnt/sep/file
+systemctl show -P Result nacre@sep | sed 's/^/result /'
+: A host that serves targets, without root.
+token=$(nacre key token --role server /srv/nacre)
+as_user="setpriv --reuid=nacre --regid=nacre --clear-groups env HOME=/var/lib/nacre"
+$as_user nacre join --token "$token" 127.0.0.12:7956@tcp:/pkg /var/lib/nacre/fs --listen 127.0.0.13:7957@tcp
+$as_user nacre down /var/lib/nacre/fs
+echo 'dir = "/var/lib/nacre/fs"' > /etc/nacre/fs.toml
+mkdir /etc/systemd/system/nacre@fs.service.d
+printf '[Service]\nUser=nacre\n' > /etc/systemd/system/nacre@fs.service.d/user.conf
+systemctl daemon-reload
+systemctl start nacre@fs
+systemctl show -P StatusText nacre@fs
+lfs setstripe -i 2 -c 1 /mnt/nacre/on2
+echo far > /mnt/nacre/on2
+sync -f /mnt/nacre/on2
+ps -o user= -C nacre-ost0002
+systemctl stop nacre@fs
+: A wrong file is not tried again.
+echo 'osts = 0' > /etc/nacre/bad.toml
+systemctl start nacre@bad || systemctl show -P NRestarts nacre@bad | sed 's/^/restarts of a wrong file /'
+journalctl -q -o cat -p err -u nacre@bad | grep osts
+: The log, and the end.
+journalctl -q -o cat -u nacre@home | grep 'node is ready'
+dpkg --remove nacrefs
+systemctl is-active nacre@home || test -e /srv/nacre/superblock
+"#;
+
+#[test]
+fn services_start_crash_and_stop_under_systemd() {
+    if !have(&["systemd-nspawn"]) {
+        return;
+    }
+    let Some(system) = CleanSystem::bare(&["systemd", "systemd-sysv", "dbus", "procps"]) else { return };
+    system.bring(&system.build("deb"));
+    let told = system.boot(SERVICES);
+    let expected = [
+        "file system 'pkg' is up, mounted on /mnt/nacre",
+        "restarts 1",
+        "apart",
+        "result success",
+        "the targets of file system 'pkg' here are up",
+        "nacre",
+        "restarts of a wrong file 0",
+        "nacre: /etc/nacre/bad.toml, line 1: osts: 0 is not from 1 to 65504; write osts = 4",
+        "nacre: node is ready",
+        "all done",
+    ];
+    let mut lines = told.lines();
+    for line in expected {
+        assert!(lines.any(|found| found.trim_end() == line), "'{line}' is missing or out of order:\n{told}");
+    }
 }
 
 #[test]

@@ -38,11 +38,11 @@ pub fn run(args: &UpArgs) -> Result<i32> {
             "there is no directory: write dir = \"/srv/fs\" into the file, or give DIR to 'nacre up'",
         )
     })?;
-    check_machine()?;
     let found = Instance::open(dir)?;
     if let Some(instance) = found.as_ref().filter(|instance| instance.is_outlying()) {
         return up_outlying(args, instance);
     }
+    check_machine()?;
     let args = &given_to(found.as_ref(), args);
     let before = found.as_ref().map(|instance| Start::load(&instance.dir)).transpose()?.flatten();
     let start_options = StartOptions {
