@@ -6,6 +6,7 @@
 //! change of them needs a new version number.
 
 pub mod block;
+pub mod changelog;
 mod codec;
 pub mod data;
 pub mod dirent;
@@ -19,6 +20,7 @@ pub mod server;
 pub mod start;
 pub mod superblock;
 
+pub use changelog::{ChangeRecord, ChangeUserRecord, ChangesHeadRecord};
 pub use codec::DecodeError;
 pub use data::DataRecord;
 pub use dirent::{DirentRecord, LinkRecord, XattrRecord};

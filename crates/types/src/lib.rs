@@ -7,6 +7,7 @@
 pub mod acl;
 pub mod attr;
 pub mod capability;
+pub mod changelog;
 pub mod cred;
 pub mod failure;
 pub mod fid;
@@ -30,6 +31,7 @@ pub mod time;
 
 pub use attr::{Attr, AttrFlags, FileKind, SetAttr, SetAttrValid, SizeSource};
 pub use capability::{CAPABILITY_TAG_BYTES, Capability, ObjectNeed, Rights};
+pub use changelog::{ChangeKind, ChangeMask};
 pub use cred::{Caps, Cred, FullCred, User};
 pub use failure::{Context, Explain, Failure, FailureResult};
 pub use fid::Fid;
