@@ -1,6 +1,7 @@
 //! Commits: a request's transaction, its answer, the update of records in memory, and the callbacks to
 //! clients.
 
+use crate::changelog::events;
 use crate::leaves::Leaves;
 use crate::mdlocks::ClientLocks;
 use crate::suspend::Caller;
@@ -34,6 +35,13 @@ impl Commits {
     /// Commits a transaction together with the answer to the request, and updates the records in memory.
     pub fn finish(&self, caller: &Caller<'_>, mut tx: Tx, reply: MdsReply) -> StatusResult<MdsAnswer> {
         let mut answer = MdsAnswer::from(reply);
+        let wanted = self.leaves.changelog.wanted();
+        if !wanted.is_empty()
+            && !tx.is_empty()
+            && let Some(record) = events::of_request(caller.request, wanted)
+        {
+            self.leaves.changelog.note(caller, &mut tx, &record);
+        }
         let may_stop = caller.suspended.may_stop() && !tx.is_empty();
         if may_stop
             && (self.leaves.hold.is_wanted(Moment::Locked, caller.request)
@@ -80,8 +88,12 @@ impl Commits {
     /// Commits a transaction after clients have released their locks on what it changes
     /// ([`ClientLocks::call_back`]).
     pub fn commit_called_back(&self, tx: &mut Tx) -> StatusResult<TransNo> {
+        let assigned = self.leaves.changelog.assign(tx);
         let transno =
             self.leaves.store.commit(tx.batch()).map_err(|error| self.leaves.records.store_failed(&error))?;
+        if let Some(assigned) = assigned {
+            assigned.committed();
+        }
         self.leaves.space.count_inodes(tx.inode_change());
         if tx.moves_names {
             self.leaves.moving.note_change();

@@ -199,7 +199,9 @@ impl Filesets {
     ) -> StatusResult<Option<MdsRequest<'a>>> {
         let Some(path) = standing.root() else { return Ok(None) };
         let of_many = match request {
-            MdsRequest::FilesOn { .. } | MdsRequest::Inodes { .. } => return Err(Status::EPERM),
+            MdsRequest::FilesOn { .. } | MdsRequest::Inodes { .. } | MdsRequest::Changelog(_) => {
+                return Err(Status::EPERM);
+            }
             MdsRequest::Locks { request } => matches!(request, LockRequest::Replay { .. }),
             MdsRequest::ListInodes { .. } | MdsRequest::MigrateFiles { .. } => true,
             _ => false,
@@ -319,6 +321,7 @@ pub(crate) fn fids_of<'a>(request: &'a MdsRequest<'_>) -> [Option<&'a Fid>; 2] {
         | MdsRequest::MigrateFiles { .. }
         | MdsRequest::FilesOn { .. }
         | MdsRequest::Inodes { .. }
+        | MdsRequest::Changelog(_)
         | MdsRequest::Peer(_) => [None, None],
     }
 }

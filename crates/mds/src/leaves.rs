@@ -1,5 +1,6 @@
 //! The parts of a server without dependencies on other parts.
 
+use crate::changelog::Changelog;
 use crate::clients::Clients;
 use crate::data::DataPart;
 use crate::departed::Departed;
@@ -35,6 +36,7 @@ pub(crate) struct Leaves {
     pub departed: Arc<Departed>,
     pub transactions: Arc<Transactions>,
     pub moving: Arc<Moving>,
+    pub changelog: Arc<Changelog>,
     pub signal: Arc<StopSignal>,
     pub hold: Arc<Hold>,
 }

@@ -32,6 +32,7 @@
 //! | `transactions/*` | distributed transactions |
 //! | `placement` | placement of directories |
 //! | `capabilities` | capabilities for objects of files |
+//! | `changelog/*` | records of changes for registered users |
 //! | `data`, `unowned` | data of files on this MDT, and how large it may be |
 //! | `flocks` | file locks that programs take |
 //! | `sessions`, `clients`, `recovery` | connect, leases, eviction, recovery after a restart |
@@ -54,6 +55,7 @@
 mod attributes;
 mod cache;
 mod capabilities;
+mod changelog;
 pub mod check;
 mod clients;
 mod commit;
@@ -99,6 +101,8 @@ mod tx;
 mod unowned;
 mod users;
 
+pub use changelog::Changelog;
+pub use changelog::settings::Settings as ChangelogSettings;
 pub use config::{AppendLayout, DOM_STRIPE_BYTES, MdsConfig, first_layout};
 pub use data::{DataWatch, data_reserve};
 pub use error::MdsError;

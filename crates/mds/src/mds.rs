@@ -2,6 +2,7 @@
 
 use crate::attributes::Attributes;
 use crate::capabilities::Capabilities;
+use crate::changelog::{Changelog, ChangelogService};
 use crate::clients::Clients;
 use crate::config::MdsConfig;
 use crate::core::Core;
@@ -46,8 +47,9 @@ use nacre_ondisk::{ClientRecord, InodeRecord, MdtRecord};
 use nacre_rpc::Hold;
 use nacre_store::MetaStore;
 use nacre_store::object::{ObjectError, ObjectStore};
-use nacre_types::{Attr, AttrFlags, ClientUuid, Fid, FileKind, TransNo};
-use nacre_wire::mds::Statfs;
+use nacre_types::{Attr, AttrFlags, ClientUuid, Fid, FileKind, Status, StatusResult, TransNo};
+use nacre_wire::changelog::{ChangelogReply, ChangelogRequest};
+use nacre_wire::mds::{MdsReply, Statfs};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
@@ -93,6 +95,9 @@ pub struct Mds {
     pub tenants: Tenants,
     /// Capabilities for objects of files.
     pub capabilities: Capabilities,
+    /// The changelog.
+    pub changelog: Arc<Changelog>,
+    pub(crate) changelogs: ChangelogService,
     /// Counters of requests.
     pub stats: MdsStats,
     /// Requests that a test holds up.
@@ -262,6 +267,7 @@ impl Mds {
         let moving = Arc::new(Moving::new());
         let leaves = Leaves {
             index,
+            changelog: Arc::new(Changelog::open(&store)?),
             signal: Arc::default(),
             hold: Arc::default(),
             departed: Arc::default(),
@@ -297,6 +303,8 @@ impl Mds {
             resolver: Arc::new(Resolver::new(&leaves, &core.layouts, &core.participant, &core.coordinator)),
             tenants: Tenants::new(&leaves, config.find_user, &lookups, &filesets, &sessions),
             capabilities: Capabilities::new(&leaves, &core.layouts),
+            changelog: leaves.changelog.clone(),
+            changelogs: ChangelogService::new(&leaves, &core),
             stats: MdsStats::new(),
             simulation: Simulation::default(),
             faults: Faults::new(leaves.index),
@@ -357,6 +365,17 @@ impl Mds {
     /// Returns true if the store has lost acknowledged changes, or may have: it accepts no more changes.
     pub fn has_failed(&self) -> bool {
         self.leaves.store.stats().has_failed
+    }
+
+    /// Serves the owner of this process about the changelog.
+    ///
+    /// # Errors
+    /// Those of the request.
+    pub fn administrate_changelog(&self, request: &ChangelogRequest) -> StatusResult<ChangelogReply> {
+        match self.changelogs.run(None, request)?.reply {
+            MdsReply::Changelog(reply) => Ok(reply),
+            _ => Err(Status::EPROTO),
+        }
     }
 
     /// Returns the number of starts of the target, including this one.
@@ -488,5 +507,6 @@ fn tick(mds: &Weak<Mds>, signal: &StopSignal) {
         mds.space.refresh();
         mds.leaves.data.adapt(&mds.statfs());
         mds.sessions.check_deadlines();
+        mds.changelogs.tick();
     }
 }

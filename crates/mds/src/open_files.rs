@@ -2,6 +2,7 @@
 
 mod data;
 
+use crate::changelog::events;
 use crate::core::Core;
 use crate::layout_changes::LayoutChanges;
 use crate::layouts::stored::{forget_written, mark_written};
@@ -17,7 +18,7 @@ use nacre_lock::LockHandle;
 use nacre_ondisk::{InodeRecord, OpenedRecord};
 use nacre_types::perm::Verdict;
 use nacre_types::{
-    Attr, AttrFlags, Caps, ClientUuid, Cred, Fid, FileKind, Nid, OpenHandle, SizeSource, Status,
+    Attr, AttrFlags, Caps, ChangeKind, ClientUuid, Cred, Fid, FileKind, Nid, OpenHandle, SizeSource, Status,
     StatusResult, perm,
 };
 use nacre_wire::mds::{DataUpdate, LeaseKind, MdsAnswer, MdsReply, OpenFlags};
@@ -81,12 +82,45 @@ impl OpenFiles {
         let opened = self.open_locked(&mut tx, caller, &record, flags)?;
         tx.note_opened(*fid, handle, flags);
         let data = if tx.is_empty() { self.data_at_open(caller, &opened, flags) } else { None };
+        self.log_open(caller, &mut tx, fid, flags);
         let lock = if self.leaves.opens.frozen_by(fid).is_some() { LockHandle(0) } else { lock };
         let lock = self.core.client_locks.grant_layout(caller, lock, fid)?;
         let reply = MdsReply::Opened { attr: opened.attr, layout: opened.layout, data, lock };
         let answer = self.core.commits.finish(caller, tx, reply)?;
         self.note_open(caller, *fid, handle, flags, opened.began_exact);
         Ok(answer)
+    }
+
+    /// Adds the changelog records of an open.
+    pub fn log_open(&self, caller: &Caller<'_>, tx: &mut Tx, fid: &Fid, flags: OpenFlags) {
+        let changelog = &self.leaves.changelog;
+        if changelog.wanted().is_empty() || flags.contains(OpenFlags::REPLAY) {
+            return;
+        }
+        changelog.note(caller, tx, &events::of_open(*fid, flags));
+        if flags.contains(OpenFlags::TRUNCATE) {
+            changelog.note(caller, tx, &events::of_truncation(*fid));
+        }
+    }
+
+    /// Adds the changelog record of a close: if the file was open for writing and may have changed, or if opens are
+    /// recorded too; otherwise of a new access time.
+    fn log_close(
+        &self,
+        caller: &Caller<'_>,
+        tx: &mut Tx,
+        fid: &Fid,
+        flags: OpenFlags,
+        never_written: bool,
+        is_read: bool,
+    ) {
+        let changelog = &self.leaves.changelog;
+        let may_differ = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) && !never_written;
+        if may_differ || changelog.wanted().contains(ChangeKind::Open) {
+            changelog.note(caller, tx, &events::of_close(*fid, flags));
+        } else if is_read {
+            changelog.note(caller, tx, &events::of_access(*fid));
+        }
     }
 
     /// Records a handle that was opened for a client; `exact`: the stored size is exact at this moment.
@@ -252,8 +286,15 @@ impl OpenFiles {
             && update.mtime.is_none()
             && update.size_blocks.is_none_or(|known| known == (0, 0))
             && (changed.attr.size, changed.attr.atime) == (0, record.attr.atime);
-        if changed == *record || (never_written && self.core.layouts.is_settled_by_itself(&record)?) {
-            return Ok(self.core.commits.answer(MdsReply::Attr(changed.shown())));
+        let is_unchanged =
+            changed == *record || (never_written && self.core.layouts.is_settled_by_itself(&record)?);
+        if !self.leaves.changelog.wanted().is_empty() {
+            let is_read = closed.flags.contains(OpenFlags::READ) && changed.attr.atime != record.attr.atime;
+            self.log_close(caller, &mut tx, fid, closed.flags, never_written, is_read);
+        }
+        if is_unchanged {
+            // Without changelog records that commits nothing.
+            return self.core.commits.finish(caller, tx, MdsReply::Attr(changed.shown()));
         }
         let record = tx.put_inode(changed);
         self.core.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
@@ -325,9 +366,23 @@ impl OpenFiles {
     pub fn close_abandoned(&self, client: &ClientUuid, fid: &Fid, handle: OpenHandle) -> StatusResult<()> {
         let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
         match self.leaves.opens.remove_abandoned(fid, client, handle) {
-            Some(closed) if closed.last => self.destroy_orphan_locked(fid),
-            _ => Ok(()),
+            Some(closed) if closed.last => {
+                self.log_abandoned(fid, closed.flags)?;
+                self.destroy_orphan_locked(fid)
+            }
+            Some(closed) => self.log_abandoned(fid, closed.flags),
+            None => Ok(()),
         }
+    }
+
+    /// Records the close of a handle of a removed client.
+    fn log_abandoned(&self, fid: &Fid, flags: OpenFlags) -> StatusResult<()> {
+        if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
+            let mut tx = self.leaves.records.begin();
+            self.leaves.changelog.note_own(&mut tx, &events::of_close(*fid, flags));
+            self.core.commits.commit(&mut tx)?;
+        }
+        Ok(())
     }
 
     /// Destroys an inode without names that no client has open.

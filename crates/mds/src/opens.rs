@@ -75,6 +75,7 @@ impl OpenFile {
         let writes = |e: &Entry| e.flags.contains(OpenFlags::WRITE);
         let ends = writes(&self.entries[place]) && !others().any(writes);
         let closed = Closed {
+            flags: self.entries[place].flags,
             last: self.entries.len() == 1,
             last_of_client: !others().any(|entry| entry.client == *client),
             ended: self.session.filter(|_| ends),
@@ -86,6 +87,8 @@ impl OpenFile {
 /// Outcome of a close.
 #[derive(Clone, Copy, Debug)]
 pub struct Closed {
+    /// Access mode and options of the handle.
+    pub flags: OpenFlags,
     /// True if no client has the file open any more.
     pub last: bool,
     /// True if the client has no other handle of the file.

@@ -291,9 +291,7 @@ impl Mds {
             SetLayout { fid, requested } => self.relayout.set_layout(caller, fid, requested),
             GetDefaultLayout { fid } => self.lookups.get_default_layout(fid),
             Capabilities { fid, wanted } => self.capabilities_of(caller, fid, *wanted),
-            FilesOn { ost_index, after, count_max } => {
-                self.lookups.files_on(caller, *ost_index, after, *count_max)
-            }
+            FilesOn { ost_index: ost, after, count_max: n } => self.lookups.files_on(caller, *ost, after, *n),
             Inodes { after, count_max, kind } => self.lookups.inodes(caller, after, *count_max, *kind),
             Peer(request) => self.serve_peer(caller.export, request),
             Restripe { fid, requested } => self.moves.restripe(caller, fid, requested),
@@ -321,6 +319,7 @@ impl Mds {
             LockFile { fid, lock, wait, asked_ns } => self.sessions.lock(caller, fid, lock, *wait, *asked_ns),
             ReplayFileLocks { fid, locks } => self.sessions.replay_file_locks(caller, fid, locks),
             GetLock { fid, lock } => self.sessions.get_lock(caller, fid, lock),
+            Changelog(request) => self.changelogs.serve(caller, request),
             MdsRequest::RunStart => Ok(self.core.commits.answer(MdsReply::RunStart(self.run_start()))),
             Ping => self.lease_of(caller),
             Intent { fid, name, handle } => self.intend(caller, fid, *name, *handle),

@@ -58,14 +58,15 @@ fn stage_links(tx: &mut Tx, fid: &Fid, links: &[Name]) {
     }
 }
 
-/// Copies the attributes of `master` in a message to a directory or shard, and extended attributes; an empty
-/// one is removed.
+/// Copies the attributes of `master` in a message to a directory or shard that exists, and extended attributes;
+/// an empty one is removed.
 fn stage_mirror(
     tx: &mut Tx,
-    record: &mut InodeRecord,
+    record: Option<&mut InodeRecord>,
     master: &RecordBytes,
     xattrs: &[(Vec<u8>, Vec<u8>)],
 ) -> StatusResult<()> {
+    let Some(record) = record else { return Ok(()) };
     let fid = record.attr.fid;
     mirror(record, InodeRecord::decode(fid, &master.0).map_err(|_| Status::EPROTO)?);
     for (name, value) in xattrs {
@@ -240,6 +241,7 @@ impl Staging {
             Update::KeepAnswer { client, tag, xid, answer } => {
                 self.keep_answer(tx, &ReplySlot { client: *client, tag: *tag, xid: *xid }, &answer.0)?
             }
+            Update::LogChange { record } => tx.log_change(|out| out.extend_from_slice(&record.0)),
             Update::NamesOut { fid, upto, subdirs, names } => {
                 let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
                 record.attr.nlink = record.attr.nlink.saturating_sub(*subdirs);
@@ -265,8 +267,7 @@ impl Staging {
                 }
             }
             Update::Mirror { fid, record: master, xattrs } => {
-                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
-                stage_mirror(tx, record, master, xattrs)?;
+                stage_mirror(tx, self.part_inode(changed, fid)?, master, xattrs)?;
             }
             Update::SetShards { fid, lmv, is_master } => {
                 let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };

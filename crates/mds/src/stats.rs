@@ -141,6 +141,7 @@ fn service_row(request: &MdsRequest<'_>) -> usize {
         MdsRequest::FidToLink { .. }
         | MdsRequest::FidToPath { .. }
         | MdsRequest::FilesOn { .. }
+        | MdsRequest::Changelog(_)
         | MdsRequest::Inodes { .. } => const { of("mds_get_info") },
     }
 }

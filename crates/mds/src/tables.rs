@@ -15,7 +15,7 @@ pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 /// Name of the attribute with file capabilities.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-/// The MDT record, under [`META_KEY`].
+/// The MDT record, under [`META_KEY`], and the head of the changelog, under [`CHANGES_HEAD_KEY`].
 pub const META: Table = Table(1);
 /// FID -> inode record.
 pub const INODES: Table = Table(2);
@@ -52,8 +52,15 @@ pub const FINISHED: Table = Table(14);
 /// version.
 pub const MOVES: Table = Table(15);
 
-/// Key of the only record in [`META`].
+/// Index (u64) -> changelog record.
+pub const CHANGES: Table = Table(16);
+/// Number of a changelog user (u32) -> the user.
+pub const CHANGE_USERS: Table = Table(17);
+
+/// Key of the MDT record in [`META`].
 pub const META_KEY: &[u8] = b"mdt";
+/// Key of the head of the changelog in [`META`].
+pub const CHANGES_HEAD_KEY: &[u8] = b"changelog";
 /// Value of records whose key has all information.
 pub const PRESENT: [u8; 1] = [1];
 

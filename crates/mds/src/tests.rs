@@ -3,6 +3,7 @@
 
 mod acls;
 mod capabilities;
+mod changelog;
 mod concurrency;
 mod crash;
 mod data;

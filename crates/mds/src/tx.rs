@@ -13,6 +13,9 @@ struct Buffers {
     batch: Batch,
     scratch: Vec<u8>,
     cached: Vec<(Fid, Option<Arc<InodeRecord>>)>,
+    /// Encoded changelog records, one after the other, and the ends of them.
+    changes: Vec<u8>,
+    change_ends: Vec<usize>,
 }
 
 thread_local! {
@@ -81,7 +84,29 @@ impl Tx {
 
     /// Returns true if there are no changes.
     pub fn is_empty(&self) -> bool {
-        self.buffers.batch.is_empty()
+        self.buffers.batch.is_empty() && self.buffers.change_ends.is_empty()
+    }
+
+    /// Adds a changelog record, which `encode` appends to its argument.
+    pub fn log_change(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
+        encode(&mut self.buffers.changes);
+        self.buffers.change_ends.push(self.buffers.changes.len());
+    }
+
+    /// Returns true if there are changelog records.
+    pub fn has_changes(&self) -> bool {
+        !self.buffers.change_ends.is_empty()
+    }
+
+    /// Passes each changelog record to `put`, with the batch, and forgets it.
+    pub fn put_changes(&mut self, mut put: impl FnMut(&mut [u8], &mut Batch)) {
+        let Buffers { batch, changes, change_ends, .. } = &mut self.buffers;
+        let mut from = 0;
+        for end in change_ends.drain(..) {
+            put(&mut changes[from..end], batch);
+            from = end;
+        }
+        changes.clear();
     }
 
     /// Stores an inode under a new version; returns its new record.
@@ -184,6 +209,8 @@ impl Drop for Tx {
         }
         buffers.batch.clear();
         buffers.cached.clear();
+        buffers.changes.clear();
+        buffers.change_ends.clear();
         // A thread that is ending keeps no buffers.
         let _ = SPARE.try_with(|spare| *spare.borrow_mut() = Some(buffers));
     }

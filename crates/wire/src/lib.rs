@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 
 pub mod capabilities;
+pub mod changelog;
 pub mod codec;
 mod common;
 pub mod connect;
@@ -21,6 +22,7 @@ pub mod mgs;
 pub mod oss;
 pub mod peer;
 mod roles;
+mod statfs;
 
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use mds::{MdsReply, MdsRequest};

@@ -1,9 +1,11 @@
 //! Requests to a metadata server.
 
+use crate::changelog::{ChangelogReply, ChangelogRequest};
 pub use crate::dir::{DirEntry, DirPage, ListedLayout};
 pub use crate::file_lock::{FileLock, LockFamily, LockMode, LockOwner, ProcessLock, REPLAYED_LOCKS_MAX};
 use crate::lock::LockRequest;
 use crate::peer::{PeerReply, PeerRequest};
+pub use crate::statfs::Statfs;
 use bitflags::bitflags;
 use nacre_layout::{Layout, LayoutRequest};
 use nacre_lock::{LockHandle, Outcome};
@@ -541,6 +543,8 @@ pub enum MdsRequest<'a> {
     Peer(PeerRequest),
     /// Returns the state of the server at its start, for a client's recovery. Reply: `RunStart`.
     RunStart,
+    /// Request about the changelog; for administrators. Reply: `Changelog`.
+    Changelog(ChangelogRequest),
 }
 
 /// Subset of the inodes of an MDT.
@@ -571,6 +575,9 @@ pub enum LeaseKind {
 impl MdsRequest<'_> {
     /// True if the request changes something, so that a resend must not run twice.
     pub fn is_modifying(&self) -> bool {
+        if let MdsRequest::Changelog(request) = self {
+            return request.is_modifying();
+        }
         !matches!(
             self,
             MdsRequest::Statfs
@@ -602,25 +609,6 @@ impl MdsRequest<'_> {
                 | MdsRequest::RunStart
         )
     }
-}
-
-/// Space and inodes of a target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Statfs {
-    /// Unit of the block counts in bytes.
-    pub block_size: u32,
-    /// Blocks of the target.
-    pub blocks: u64,
-    /// Free blocks.
-    pub blocks_free: u64,
-    /// Free blocks for unprivileged users, without the reserve.
-    pub blocks_available: u64,
-    /// Inodes or objects that the target can have.
-    pub files: u64,
-    /// Free inodes or objects.
-    pub files_free: u64,
-    /// State bits (`OS_STATFS_*`: 1 degraded, 2 read-only, 4 no-create, 0x20 no space, 0x40 no inodes).
-    pub state: u32,
 }
 
 /// Right of a client to cache, see the `lock` crate.
@@ -752,6 +740,8 @@ pub enum MdsReply {
     },
     /// Reply to another metadata server.
     Peer(PeerReply),
+    /// Reply about the changelog.
+    Changelog(ChangelogReply),
     /// State of the server at the start of its run.
     RunStart(crate::connect::RunStart),
     /// Result of a lookup that leads to an inode of another MDT, which has its attributes.

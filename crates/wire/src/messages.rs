@@ -133,6 +133,7 @@ wire_enum!(MdsRequest<'a> {
     48 = RunStart,
     49 = MigrateFiles { moves },
     50 = Capabilities { fid, wanted },
+    51 = Changelog(request),
 });
 
 wire_enum!(MdsReply {
@@ -163,6 +164,7 @@ wire_enum!(MdsReply {
     24 = RefusedLocks(locks),
     25 = RunStart(start),
     26 = Outcomes(outcomes),
+    27 = Changelog(reply),
 });
 
 wire_enum!(OssRequest {

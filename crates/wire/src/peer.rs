@@ -227,6 +227,11 @@ pub enum Update {
         /// Encoded reply, with transaction number 0.
         answer: RecordBytes,
     },
+    /// Adds a record to the coordinator's changelog.
+    LogChange {
+        /// Record in its form on disk, without index and time.
+        record: RecordBytes,
+    },
 }
 
 /// A name that moves to another shard.
@@ -445,6 +450,7 @@ wire_enum!(Update {
     16 = NewParent { fid, name, from, to },
     17 = Replaced { fid, by, lmv },
     18 = KeepAnswer { client, tag, xid, answer },
+    19 = LogChange { record },
 });
 wire_enum!(PeerRequest {
     1 = Hello { mdt, after },
@@ -482,7 +488,7 @@ wire_lists! {
     TransactionId: TRANSACTIONS_MAX, 18, "transactions";
     Transaction: TRANSACTIONS_MAX, 50, "transactions";
     Part: PARTS_MAX, 6, "parts";
-    Update: UPDATES_MAX, 17, "changes";
+    Update: UPDATES_MAX, 5, "changes";
     Name: WANTED_MAX, 20, "names";
     Found: WANTED_MAX, 17, "inodes";
     Option<(Fid, FileKind)>: WANTED_MAX, 1, "names";

@@ -66,6 +66,7 @@ impl MdsRequest<'_> {
             | MdsRequest::ListInodes { .. }
             | MdsRequest::Migrate { .. }
             | MdsRequest::MigrateFiles { .. }
+            | MdsRequest::Changelog(_)
             | MdsRequest::Inodes { .. } => CLIENTS,
         }
     }

@@ -10,10 +10,10 @@ use crate::shards::is_former;
 use crate::suspend::Caller;
 use crate::tables::{ACL_DEFAULT, CAPABILITY, XATTRS, split_xattr_key};
 use crate::tx::now;
-use nacre_ondisk::InodeRecord;
+use nacre_ondisk::{ChangeRecord, InodeRecord};
 use nacre_types::limits::{XATTR_NAME_MAX, XATTR_VALUE_MAX};
 use nacre_types::perm::Verdict;
-use nacre_types::{AttrFlags, Caps, Fid, Status, StatusResult, perm};
+use nacre_types::{AttrFlags, Caps, ChangeKind, Fid, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsAnswer, MdsReply, XattrFlags};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -40,7 +40,14 @@ impl Attributes {
             Class::System(system) => self.core.layouts.system_xattr(&record, system)?,
             _ => self.leaves.records.stored_xattr(fid, name)?,
         };
-        Ok(self.core.commits.answer(MdsReply::Bytes(value.ok_or(Status::ENODATA)?)))
+        let reply = MdsReply::Bytes(value.ok_or(Status::ENODATA)?);
+        if !self.leaves.changelog.wanted().contains(ChangeKind::GetXattr) {
+            return Ok(self.core.commits.answer(reply));
+        }
+        let read = ChangeRecord { xattr: Some(name), ..ChangeRecord::new(ChangeKind::GetXattr, *fid) };
+        let mut tx = self.leaves.records.begin();
+        self.leaves.changelog.note(caller, &mut tx, &read);
+        self.core.commits.finish(caller, tx, reply)
     }
 
     pub fn set_xattr(

@@ -4,14 +4,17 @@ use super::Problem;
 use crate::error::MdsError;
 use crate::shards::{named_in, shards_of};
 use crate::tables::{
-    DATA, DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, PREPARED,
-    TRANSACTIONS, XATTRS, decode_op_key, split_destroy_key, split_dirent_key, split_link_key,
-    split_xattr_key,
+    CHANGE_USERS, CHANGES, CHANGES_HEAD_KEY, DATA, DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS,
+    OST_MARKS, OrphanKind, PREPARED, TRANSACTIONS, XATTRS, decode_op_key, split_destroy_key,
+    split_dirent_key, split_link_key, split_xattr_key,
 };
 use crate::transactions::state::{decode_prepared, decode_record};
 use nacre_layout::DirDefault;
 use nacre_layout::user;
-use nacre_ondisk::{DirentRecord, InodeRecord, LinkRecord, MdtRecord, OstMarkRecord, XattrRecord};
+use nacre_ondisk::{
+    ChangeRecord, ChangeUserRecord, ChangesHeadRecord, DirentRecord, InodeRecord, LinkRecord, MdtRecord,
+    OstMarkRecord, XattrRecord,
+};
 use nacre_store::{MetaStore, Table};
 use nacre_types::acl::Acl;
 use nacre_types::name::name_hash;
@@ -115,6 +118,7 @@ impl Inventory {
         all.each(store, TRANSACTIONS, progress, &mut |all, key, value| all.take_transaction(key, value))?;
         all.each(store, DATA, progress, &mut |all, key, _| all.take_data(key))?;
         all.each(store, DESTROYS, progress, &mut |all, key, _| all.take_destroy(key))?;
+        all.check_changes(store, progress)?;
         progress(all.read);
         Ok(())
     }
@@ -139,6 +143,40 @@ impl Inventory {
 
     fn damaged(&mut self, fid: Fid, text: String) {
         self.problems.push(Problem { fid, text, repairable: false });
+    }
+
+    /// Checks the changelog: its head, its users, and each record.
+    fn check_changes(&mut self, store: &MetaStore, progress: &mut dyn FnMut(u64)) -> Result<(), MdsError> {
+        let head = store.get(META, CHANGES_HEAD_KEY, |value| value.map(ChangesHeadRecord::decode))?;
+        let head = match head {
+            Some(Err(error)) => {
+                self.damaged(Fid::ZERO, format!("the head of the changelog is damaged: {error}"));
+                None
+            }
+            head => head.and_then(Result::ok),
+        };
+        self.each(store, CHANGE_USERS, progress, &mut |all, key, value| {
+            let id = <[u8; 4]>::try_from(key).map(u32::from_be_bytes).unwrap_or_default();
+            match ChangeUserRecord::decode(value) {
+                Err(error) => {
+                    all.damaged(Fid::ZERO, format!("changelog user cl{id} has a damaged record: {error}"));
+                }
+                Ok(_) if head.is_some_and(|head| id == 0 || id > head.last_user) => {
+                    all.damaged(Fid::ZERO, format!("changelog user cl{id} was never registered"));
+                }
+                Ok(_) => {}
+            }
+        })?;
+        self.each(store, CHANGES, progress, &mut |all, key, value| {
+            let index = <[u8; 8]>::try_from(key).map(u64::from_be_bytes).unwrap_or_default();
+            if let Err(error) = ChangeRecord::decode(value) {
+                all.damaged(Fid::ZERO, format!("changelog record {index} is damaged: {error}"));
+            }
+            if head.is_some_and(|head| !(head.first..head.limit).contains(&index)) {
+                let text = format!("changelog record {index} is outside the range of the changelog's head");
+                all.damaged(Fid::ZERO, text);
+            }
+        })
     }
 
     fn take_inode(&mut self, key: &[u8], value: &[u8]) {

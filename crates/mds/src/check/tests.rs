@@ -1,5 +1,5 @@
 use super::*;
-use crate::tables::{DIRENTS, INODES, XATTRS, dirent_key, xattr_key};
+use crate::tables::{CHANGE_USERS, CHANGES, DIRENTS, INODES, XATTRS, dirent_key, xattr_key};
 use crate::tables::{PREPARED, TRANSACTIONS, op_key};
 use crate::tests::{Fixture, config};
 use crate::transactions::state::encode_record;
@@ -191,4 +191,58 @@ fn what_nobody_will_decide_is_told_and_removed_and_nothing_else() {
     assert_eq!(find(&decided, Some(&[0, 1]), false), [(0, text(2), false)], "MDT 1 has decided");
     assert_eq!(find(&second, Some(&[0, 1]), true), [(0, text(1), true), (0, text(2), true)]);
     assert_eq!(find(&second, Some(&[0, 1]), false), []);
+}
+
+#[test]
+fn damage_in_the_changelog_is_reported() {
+    let f = Fixture::new();
+    f.mds
+        .administrate_changelog(&nacre_wire::changelog::ChangelogRequest::Register {
+            name: String::new(),
+            mask: nacre_types::ChangeMask::NONE,
+        })
+        .expect("registered");
+    f.file(Fid::ROOT, "a").expect("made");
+    f.file(Fid::ROOT, "b").expect("made");
+    f.mds.stop().expect("stops");
+    let Fixture { dir: temp, mds, .. } = f;
+    drop(mds);
+    check(temp.path(), &[]);
+    let store = MetaStore::open(&store_path(temp.path()), config().store).expect("opens");
+    let mut batch = Batch::new();
+    batch.put(CHANGES, &2u64.to_be_bytes(), b"\x01\xff");
+    batch.put(CHANGES, &(1u64 << 40).to_be_bytes(), b"\x02");
+    batch.put(CHANGE_USERS, &1u32.to_be_bytes(), b"");
+    batch.put(CHANGE_USERS, &7u32.to_be_bytes(), &user().encode());
+    store.commit(&batch).expect("commits");
+    store.close().expect("closes");
+    drop(store);
+    check(
+        temp.path(),
+        &[
+            "changelog record 1099511627776 is damaged",
+            "changelog record 1099511627776 is outside the range",
+            "changelog record 2 is damaged",
+            "changelog user cl1 has a damaged record",
+            "changelog user cl7 was never registered",
+        ],
+    );
+
+    fn user() -> nacre_ondisk::ChangeUserRecord {
+        nacre_ondisk::ChangeUserRecord {
+            name: "x".to_owned(),
+            mask: nacre_types::ChangeMask::NONE,
+            cleared: 0,
+            active_s: 0,
+        }
+    }
+
+    fn check(dir: &Path, expected: &[&str]) {
+        let report = check_dir(dir, &config(), false, &mut |_| {}).expect("checks");
+        let found: Vec<&str> = report.problems.iter().map(|problem| problem.text.as_str()).collect();
+        assert_eq!(found.len(), expected.len(), "{found:#?}");
+        for text in expected {
+            assert!(found.iter().any(|found| found.starts_with(text)), "{text}: {found:#?}");
+        }
+    }
 }

@@ -12,8 +12,8 @@ use crate::plan::check_access;
 use crate::suspend::Caller;
 use crate::tx::now;
 use nacre_layout::{Layout, LayoutForm, user};
-use nacre_ondisk::InodeRecord;
-use nacre_types::{AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult, perm};
+use nacre_ondisk::{ChangeRecord, InodeRecord};
+use nacre_types::{AttrFlags, ChangeKind, Fid, OpenHandle, SizeSource, Status, StatusResult, perm};
 use nacre_wire::mds::{LeaseKind, MdsAnswer, MdsReply};
 
 /// The combined attributes of a file's objects.
@@ -96,6 +96,9 @@ impl LayoutChanges {
         }
         for (own, other) in [(0, 1), (1, 0)] {
             tx.put_inode(self.with_objects_of(&records[own], &records[other], &contents[other], swap)?);
+        }
+        for fid in swap.files {
+            self.leaves.changelog.note(caller, &mut tx, &ChangeRecord::new(ChangeKind::Layout, fid));
         }
         let answer = self.core.commits.finish(caller, tx, MdsReply::Done)?;
         swap.files.iter().for_each(|fid| self.leaves.opens.note_exact(fid));

@@ -62,6 +62,12 @@ pub(crate) enum System {
 }
 
 impl System {
+    /// Returns true if it is a file's layout, or changes it.
+    pub(crate) fn is_layout(self) -> bool {
+        use System::{Lov, LovAdd, LovDel, LovSetFlags, TrustedLov};
+        matches!(self, Lov | TrustedLov | LovAdd | LovDel | LovSetFlags)
+    }
+
     /// Returns true if only administrators may see or set it.
     pub(crate) fn is_trusted(self) -> bool {
         !matches!(

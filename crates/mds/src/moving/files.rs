@@ -147,6 +147,7 @@ impl Moves {
         let kind = moved.attr.kind();
         let xattrs = self.xattrs_of(&record)?;
         let mut updates = vec![Update::InodeIn { fid: to, record: encoded(&moved), xattrs, links }];
+        updates.extend(self.logged(&record, to));
         updates.extend(names.into_iter().map(|(name, home)| retarget(&home, name, to, kind)));
         updates.push(Update::InodeOut { fid });
         Ok(Departure { updates, object, to })

@@ -7,6 +7,7 @@
 //! design.
 
 use super::Moves;
+use crate::changelog::events;
 use crate::locks::Want;
 use crate::new_shards::{check_new_shards, handed_to_shards, new_shard};
 use crate::plan::encoded;
@@ -151,6 +152,7 @@ impl Moves {
         }
         let xattrs = self.xattrs_of(&record)?;
         updates.push(Update::InodeIn { fid: *to, record: encoded(&master), xattrs, links: Vec::new() });
+        updates.extend(self.logged(&record, *to));
         let kind = master.attr.kind();
         updates.extend(names.into_iter().map(|(name, home)| retarget(&home, name, *to, kind)));
         updates.push(Update::Replaced { fid, by: *to, lmv: RecordBytes(master.lmv) });
@@ -238,6 +240,12 @@ impl Moves {
             Ok(NameLocation { name, homes })
         };
         names.into_iter().map(lead).collect()
+    }
+
+    /// Returns the update that records the move of an inode in the changelog, if a user wants it.
+    pub(super) fn logged(&self, record: &InodeRecord, to: Fid) -> Option<Update> {
+        let change = events::of_migration(record.attr.fid, to, record.parent, &record.name);
+        self.leaves.changelog.update(None, &change)
     }
 
     /// Returns all extended attributes of an inode that have records of their own.

@@ -1,6 +1,7 @@
 //! Creation of files, directories, symlinks and nodes.
 
 use super::NameSpace;
+use crate::changelog::events;
 use crate::locks::Want;
 use crate::new_shards::check_new_shards;
 use crate::plan;
@@ -197,6 +198,7 @@ impl NameSpace {
         let flags = flags - OpenFlags::CREATED - OpenFlags::REPLAY;
         let mut tx = self.leaves.records.begin();
         let opened = self.files.open_locked(&mut tx, caller, &record, flags)?;
+        self.files.log_open(caller, &mut tx, fid, flags);
         let reply = MdsReply::Created {
             attr: opened.attr,
             created: false,
@@ -251,7 +253,15 @@ impl NameSpace {
         if name.is_none() {
             tx.batch().put(ORPHANS, &wanted.fid.to_key(), &OrphanKind::Unnamed.encode());
         }
+        if !self.leaves.changelog.wanted().is_empty()
+            && let Some(change) = events::of_plan(&plan)
+        {
+            self.leaves.changelog.note(caller, &mut tx, &change);
+        }
         self.core.staging.stage_plan(&mut tx, &mut plan, &[directory], now)?;
+        if let Some((_, flags)) = open {
+            self.files.log_open(caller, &mut tx, &wanted.fid, flags - OpenFlags::TRUNCATE);
+        }
         if let (Some((handle, flags)), Some(record)) = (open, tx.stored(&wanted.fid)) {
             let is_to_be_decided =
                 writes && self.core.layouts.is_undecided(&record) && self.core.layouts.begins_on_mdt()?;

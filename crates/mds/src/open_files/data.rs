@@ -2,6 +2,7 @@
 //! updates of size and times of any data, while a file stays open or after objects were truncated.
 
 use super::{OpenFiles, Word};
+use crate::changelog::events;
 use crate::layouts::stored::mark_written;
 use crate::layouts::{object_on_mdt, only_object, place};
 use crate::locks::Want;
@@ -61,6 +62,7 @@ impl OpenFiles {
             changed.attr.size_source = SizeSource::Exact;
         }
         let record = tx.put_inode(changed);
+        self.leaves.changelog.note(caller, &mut tx, &events::of_close(*fid, closed.flags));
         let answer = self.core.commits.finish(caller, tx, MdsReply::Attr(record.shown()))?;
         drop(edit);
         self.leaves.data.note_written(data.object, data.bytes.len() as u64);

@@ -5,6 +5,7 @@
 //! (`docs/design/dne.md`). Transactions do not depend on the difference.
 
 use super::Performer;
+use crate::changelog::events;
 use crate::locks::{Locked, Want};
 use crate::plan::Plan;
 use crate::shards::{is_striped, shards_of};
@@ -259,14 +260,20 @@ impl Performer {
         known: &[&Arc<InodeRecord>],
         now: Timestamp,
     ) -> StatusResult<MdsAnswer> {
+        let changelog = &self.leaves.changelog;
+        let change = if changelog.wanted().is_empty() { None } else { events::of_plan(&plan) };
         match working_set.held {
             Held::Here { _locked, .. } => {
                 let mut tx = self.leaves.records.begin();
+                if let Some(change) = &change {
+                    changelog.note(caller, &mut tx, change);
+                }
                 self.staging.stage_plan(&mut tx, &mut plan, known, now)?;
                 self.commits.finish(caller, tx, plan.reply)
             }
             Held::Several(gathered) => {
-                let updates = plan.updates();
+                let mut updates = plan.updates();
+                updates.extend(change.and_then(|change| changelog.update(Some(caller), &change)));
                 self.coordinator.execute(caller, gathered, updates, now, plan.reply)
             }
         }

@@ -4,6 +4,7 @@
 //! One thread runs everything, so a seed gives the same run each time. After each operation with an unknown
 //! outcome the whole namespace is read back: it must be in the state before or in that after the operation.
 
+mod changelog;
 mod model;
 mod planted;
 mod simulated;

@@ -2,6 +2,7 @@
 
 use super::participate::{Holders, Participant, inode_of};
 use super::state::wants_of;
+use crate::changelog::events;
 use crate::commit::Commits;
 use crate::leaves::Leaves;
 use crate::locks::{LongLock, Reach, unless_interrupted};
@@ -178,6 +179,11 @@ impl Coordinator {
         reply: MdsReply,
     ) -> StatusResult<MdsAnswer> {
         let answer = MdsAnswer::from(reply);
+        let wanted = self.leaves.changelog.wanted();
+        if !wanted.is_empty() {
+            let record = events::of_request(caller.request, wanted);
+            updates.extend(record.and_then(|record| self.leaves.changelog.update(Some(caller), &record)));
+        }
         updates.extend(caller.call.reply_slot.map(|slot| Update::KeepAnswer {
             client: slot.client,
             tag: slot.tag,

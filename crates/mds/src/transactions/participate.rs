@@ -452,6 +452,6 @@ pub(super) fn inode_of(update: &Update) -> Option<&Fid> {
         | Update::InodeOut { fid }
         | Update::NewParent { fid, .. }
         | Update::Replaced { fid, .. } => fid,
-        Update::KeepAnswer { .. } => return None,
+        Update::KeepAnswer { .. } | Update::LogChange { .. } => return None,
     })
 }

@@ -1,5 +1,6 @@
 //! Golden bytes, round trips and fuzzing of every message.
 
+mod changelog;
 mod peer;
 mod roles;
 
@@ -602,6 +603,8 @@ fn golden_text() -> String {
     golden_lines("server-message", &server_messages(), &mut out);
     golden_lines("mgs-request", &mgs_requests(), &mut out);
     golden_lines("mgs-reply", &mgs_replies(), &mut out);
+    golden_lines("mds-request", &changelog::requests(), &mut out);
+    golden_lines("mds-reply", &changelog::replies(), &mut out);
     out
 }
 
@@ -710,6 +713,8 @@ fn decode_all(bytes: &[u8]) {
 
 fn all_golden() -> Vec<Vec<u8>> {
     let mut all = encoded(&mds_requests());
+    all.extend(encoded(&changelog::requests()));
+    all.extend(encoded(&changelog::replies()));
     all.extend(encoded(&mds_replies()));
     all.extend(encoded(&oss_requests()));
     all.extend(encoded(&oss_replies()));
