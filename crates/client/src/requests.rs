@@ -2,6 +2,7 @@
 //! ready.
 
 pub(crate) mod capabilities;
+mod changelog;
 pub(crate) mod fan_out;
 pub(crate) mod joining;
 pub(crate) mod mdt;

@@ -3,6 +3,7 @@
 //! Exit codes: 0 success, 1 failure (or, from `status` and `check`, something is not as it should be), 2
 //! wrong call.
 
+mod changes;
 mod check;
 mod config;
 mod doctor;
@@ -108,6 +109,7 @@ enum Command {
     /// Measures this machine, and file systems on it
     #[command(disable_help_flag = true)]
     Bench(MeasureArgs),
+    Changes(changes::ChangesArgs),
     Frag(FragArgs),
     Trim(TrimArgs),
     /// Measures a file system while it is filled and fragmented step by step (populate and fragment)
@@ -732,6 +734,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Frag(args) => frag::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Changes(args) => changes::run(&args),
         Command::Paf(args) => Err(measure::hand_over("paf", &args.words)),
         Command::Bench(args) => Err(measure::hand_over("bench", &args.words)),
         Command::Serve(args) => return serve::run(&args),

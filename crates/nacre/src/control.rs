@@ -3,8 +3,10 @@
 //! The socket has mode 0600 in a directory of mode 0700, and answers only its owner and root ([`door`]);
 //! `public` serves the parameters that every user may read.
 
+mod changelog;
 mod door;
 
+pub use changelog::{ChangelogAnswer, ChangelogStep, ShownUser, bytes_of, digits};
 pub use door::Audience;
 
 use crate::failure::{Failure, Result};
@@ -98,6 +100,13 @@ pub enum Request {
         name: String,
         /// The change, as [`nacre_types::nodemap::Change`] writes it.
         change: String,
+    },
+    /// Request about the changelog of an MDT. Answer: `changelog`.
+    Changelog {
+        /// Index of the MDT.
+        mdt: u16,
+        /// What to do.
+        step: ChangelogStep,
     },
     /// Changes an OST pool. Answer: `done`.
     ChangePool {
@@ -199,6 +208,8 @@ pub enum Answer {
         /// Maps as [`nacre_types::Nodemap`] writes them, in the order of names.
         maps: Vec<String>,
     },
+    /// Answer about a changelog.
+    Changelog(ChangelogAnswer),
     /// The request failed.
     Error {
         /// Errno of the failure.

@@ -1,6 +1,7 @@
 //! `lctl`: Lustre's operator command for the parts that NacreFS has: devices and parameters of the processes
 //! on this host, pools, nodemaps, and `ping`.
 
+mod changelog;
 mod nodemaps;
 pub mod params;
 mod pools;
@@ -46,6 +47,11 @@ usage: lctl dl [--json]                         list devices: targets and mounts
                                                 older form of set_param -P
        lctl --device FSNAME-OST-osc-NAME activate|deactivate
                                                 start or stop using an OST from this mount or MDT
+       lctl --device FSNAME-MDT0000 changelog_register [-u NAME] [-m MASK] [-n]
+                                                register a reader of changes; -m: only these types, -n prints only
+                                                its name
+       lctl --device FSNAME-MDT0000 changelog_deregister cl1|NAME|-u NAME
+                                                remove a reader of changes
        lctl pool_new [-n] FSNAME.POOL           create an OST pool; -n does not wait until this host knows it
        lctl pool_add|pool_remove [-n] FSNAME.POOL OST...
                                                 add or remove OSTs: 1, OST0001, FSNAME-OST[0-3/2], [0-3,5]
@@ -203,7 +209,7 @@ fn run(words: &[String]) -> i32 {
         "llog_print" => params::llog_print(args),
         "set_param" => params::set(args),
         "conf_param" => params::conf(args),
-        "--device" => params::activate(args),
+        "--device" => changelog::device(args),
         "pool_new" => pools::new(args),
         "pool_add" => pools::members(args, true),
         "pool_remove" => pools::members(args, false),
@@ -218,7 +224,13 @@ fn run(words: &[String]) -> i32 {
             Ok(())
         }
         "--list-commands" => {
+<<<<<<< HEAD
             println!("{}", COMMANDS.join(" "));
+=======
+            println!(
+                "dl device_list get_param set_param conf_param changelog_register changelog_deregister list_param find_param help_param llog_print pool_new pool_add pool_remove pool_destroy pool_list nodemap_activate nodemap_add nodemap_del nodemap_add_range nodemap_del_range nodemap_add_key nodemap_del_key nodemap_add_idmap nodemap_del_idmap nodemap_modify nodemap_set_fileset nodemap_info nodemap_test_nid nodemap_test_id ping list_nids version help"
+            );
+>>>>>>> c6de31f5 (Add lfs changelog, lctl changelog_register and nacre changes)
             Ok(())
         }
         "help" | "--help" | "-h" => {
@@ -277,7 +289,7 @@ fn sockets() -> Vec<PathBuf> {
 }
 
 /// Returns all processes of this host that answer, and reports those that do not.
-fn processes() -> Vec<(PathBuf, ProcessStatus)> {
+pub fn processes() -> Vec<(PathBuf, ProcessStatus)> {
     let status = |(socket, answer): (PathBuf, io::Result<Answer>)| match answer {
         Ok(Answer::Status(status)) => Some((socket, *status)),
         Err(error) if control::is_silence(&error) => {

@@ -6,11 +6,12 @@
 //! `getopt` and `number` parse the command line; `mounted` talks to the mount (attributes and ioctls);
 //! `view`, `render`, `table` and `template` format or parse text and have no side effects.
 
+mod changelog;
 mod data;
 mod dirstripe;
 mod fids;
 mod find;
-mod getopt;
+pub mod getopt;
 mod getstripe;
 mod identity;
 mod json;
@@ -28,6 +29,8 @@ mod setstripe;
 mod table;
 mod template;
 mod view;
+
+pub use changelog::{access, row as change_row};
 
 use crate::failure::error_text;
 use getopt::{OptionSpec, Parsed};
@@ -153,6 +156,8 @@ const COMMANDS: &[Command] = &[
     migrate::COMMAND,
     data::SWAP_LAYOUTS,
     data::DATA_VERSION,
+    changelog::CHANGELOG,
+    changelog::CLEAR,
 ];
 
 /// Lustre's other sub-commands, which are reported as unsupported and not as misspelt.
@@ -162,8 +167,6 @@ const NOT_YET: &[&str] = &[
     "setquota",
     "quota",
     "flushctx",
-    "changelog",
-    "changelog_clear",
     "hsm_state",
     "hsm_set",
     "hsm_clear",

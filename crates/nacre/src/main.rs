@@ -16,6 +16,7 @@
 mod output;
 mod audit;
 mod backend;
+mod changelog;
 mod cli;
 mod control;
 mod device_words;

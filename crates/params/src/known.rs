@@ -6,8 +6,8 @@
 use crate::jobs::INTERVAL_S_MAX;
 use crate::pattern::Pattern;
 use crate::rule::{
-    GIB, JOB_VARIABLES, KIB, MIB, Rule, SIZE_MAX, U64_MAX, is_hold, is_job_format, is_job_variable,
-    is_log_mask, is_pool_or_none, is_service_time, is_short_io,
+    GIB, JOB_VARIABLES, KIB, MIB, Rule, SIZE_MAX, U64_MAX, is_changelog_mask, is_hold, is_job_format,
+    is_job_variable, is_log_mask, is_pool_or_none, is_service_time, is_short_io,
 };
 use nacre_types::Status;
 
@@ -22,6 +22,7 @@ const MEBIBYTES: Rule = Rule::Size { unit: MIB, min: 0, max: SIZE_MAX, step: 1 }
 const COUNT: Rule = Rule::Number(0, i64::MAX);
 const FLAG: Rule = Rule::Number(0, 1);
 const U32: i64 = u32::MAX as i64;
+const S32: i64 = i32::MAX as i64;
 /// Time in seconds that a client may be given to answer.
 const TIMEOUT: Rule = Rule::Number(1, 600);
 /// Largest piece that is transferred through a page cache.
@@ -89,7 +90,25 @@ const SETTABLE: &[Group] = &[
         ],
     ),
     ("lod.*.pool.*", &[("spill_target", POOL), ("spill_threshold_pct", PERCENT)]),
-    ("mdd.*", &[("append_pool", POOL), ("append_stripe_count", Rule::Number(-1, 2000))]),
+    (
+        "mdd.*",
+        &[
+            ("append_pool", POOL),
+            ("append_stripe_count", Rule::Number(-1, 2000)),
+            ("changelog_gc", Rule::Truth),
+            (
+                "changelog_mask",
+                Rule::Form(
+                    is_changelog_mask,
+                    "names of changelog records like CREAT and UNLNK, ALL, or with + and -",
+                ),
+            ),
+            ("changelog_max_idle_indexes", Rule::Number(1, i64::MAX)),
+            ("changelog_max_idle_time", Rule::Number(1, S32)),
+            ("changelog_max_mb", Rule::Number(0, 1 << 40)),
+            ("changelog_min_gc_interval", Rule::Number(1, S32)),
+        ],
+    ),
     (
         "mdt.*",
         &[
@@ -327,6 +346,7 @@ mod tests {
             ("debug", "+rpctrace -INODE"),
             ("debug", "-1"),
             ("mdd.*.append_pool", "none"),
+            ("mdd.*.changelog_mask", "+OPEN -CLOSE"),
             // One of the matching parameters accepts the value.
             ("osc.*.{active,max_rpcs_in_flight}", "9"),
             ("obdfilter.*.stats", "clear"),

@@ -164,6 +164,10 @@ pub(crate) fn is_hold(text: &str) -> bool {
     }
 }
 
+pub(crate) fn is_changelog_mask(text: &str) -> bool {
+    nacre_types::ChangeMask::parse(text, nacre_types::ChangeMask::DEFAULT).is_ok()
+}
+
 pub(crate) fn is_service_time(text: &str) -> bool {
     let is_part = |part: &str| matches!(part.split_once('='), Some(("time" | "at_once", _)));
     matches!(text, "off" | "0") || text.split(':').all(is_part)

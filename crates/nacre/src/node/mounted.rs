@@ -172,6 +172,11 @@ impl Mounted {
         self.newcomers.bring_mdts(config);
     }
 
+    /// Returns the client of the mount.
+    pub fn client(&self) -> Arc<Client> {
+        self.client.clone()
+    }
+
     /// Returns the part that connects targets that join.
     pub fn newcomers(&self) -> Arc<Newcomers> {
         self.newcomers.clone()

@@ -5,6 +5,7 @@
 
 mod block;
 mod cache;
+mod changelog;
 mod dom;
 mod exports;
 mod jobs;
@@ -246,6 +247,7 @@ impl Params {
         lod::enter(&self.tree, &lod, mds);
         let mdd = format!("mdd.{name}");
         lod::enter_append(&self.tree.of(&mdd, mds));
+        changelog::enter(&self.tree.of(&mdd, &mds.changelog));
         self.apply_lasting(&mdd);
         mdt.integer(
             "ldlm_timeout",

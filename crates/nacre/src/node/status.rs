@@ -15,6 +15,7 @@ use nacre_params::{Access, Found, Kind, Pattern, Tree};
 use nacre_rpc::tcp::Server;
 use nacre_store::object::Trimmed;
 use nacre_types::{Nid, Security, Status, StatusResult, TargetId, TargetKind};
+use nacre_wire::changelog::{ChangelogReply, ChangelogRequest};
 use nacre_wire::mds::Statfs;
 use nacre_wire::mgs::{FsConfig, MgsRequest, PoolChange};
 use rustix::io::Errno;
@@ -69,6 +70,10 @@ impl Handler for Node {
                 Err(failure) => Answer::refusal(Errno::INVAL, failure.message),
             },
             Request::Trim { ost, from } => self.trim(*ost, *from),
+            Request::Changelog { mdt, step } => match self.changelog(*mdt, step.clone().into()) {
+                Ok(reply) => Answer::Changelog(reply.into()),
+                Err(status) => refused(status),
+            },
             Request::LastingParams => match self.links.config(0, 0) {
                 Ok(config) => Answer::Settings { settings: config.params },
                 Err(status) => refused(status),
@@ -84,6 +89,15 @@ impl Node {
             Ok(Trimmed { bytes, extents, next }) => Answer::Trimmed { bytes, extents, next },
             Err(error) => Answer::Error { errno: error.status().errno(), message: error.to_string() },
         }
+    }
+
+    /// Passes a request about a changelog to the MDT, in this process or through its mount.
+    fn changelog(&self, mdt: u16, request: ChangelogRequest) -> StatusResult<ChangelogReply> {
+        if let Some(mds) = self.services.mds(mdt) {
+            return mds.administrate_changelog(&request);
+        }
+        let client = self.mount.lock().as_ref().map(Mounted::client);
+        client.ok_or(Status::ENODEV)?.changelog(mdt, &request)
     }
 
     fn status(&self) -> ProcessStatus {
@@ -136,7 +150,7 @@ impl Node {
                 let services = self.services.osts();
                 services.get(&target.index)?.space().ok()
             }
-            TargetKind::Mdt => self.services.space_of_mdt(target.index),
+            TargetKind::Mdt => self.services.mds(target.index).map(|mds| mds.statfs()),
             TargetKind::Mgt => None,
         }
     }

@@ -28,7 +28,7 @@ use nacre_types::{
     ClientUuid, Cred, Fid, KeyId, Nid, Nodemaps, SetAttr, SetAttrValid, Status, StatusResult, TargetId,
     TargetKind,
 };
-use nacre_wire::mds::{MdsRequest, Statfs};
+use nacre_wire::mds::MdsRequest;
 use nacre_wire::mgs::{FsConfig, PoolConfig};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -592,14 +592,14 @@ impl Services {
         self.mdts.read().get(&index).cloned().map(|mds| mds as Arc<dyn MdsService>)
     }
 
+    /// Returns the metadata target with this index, if it is in this process.
+    pub fn mds(&self, index: u16) -> Option<Arc<Mds>> {
+        self.mdts.read().get(&index).cloned()
+    }
+
     /// Returns the object service with this index, if it is in this process.
     pub fn ost(&self, index: u16) -> Option<Arc<ObjectServer>> {
         self.osts.read().get(&index).cloned()
-    }
-
-    /// Returns the space of the metadata target with this index, if it is in this process.
-    pub fn space_of_mdt(&self, index: u16) -> Option<Statfs> {
-        self.mdts.read().get(&index).map(|mds| mds.statfs())
     }
 
     /// Returns the service for data on the metadata target with this index, if it is in this process.
