@@ -86,6 +86,8 @@ const COMMANDS: &[&str] = &[
     "get_param",
     "set_param",
     "conf_param",
+    "changelog_register",
+    "changelog_deregister",
     "list_param",
     "find_param",
     "help_param",
@@ -224,13 +226,7 @@ fn run(words: &[String]) -> i32 {
             Ok(())
         }
         "--list-commands" => {
-<<<<<<< HEAD
             println!("{}", COMMANDS.join(" "));
-=======
-            println!(
-                "dl device_list get_param set_param conf_param changelog_register changelog_deregister list_param find_param help_param llog_print pool_new pool_add pool_remove pool_destroy pool_list nodemap_activate nodemap_add nodemap_del nodemap_add_range nodemap_del_range nodemap_add_key nodemap_del_key nodemap_add_idmap nodemap_del_idmap nodemap_modify nodemap_set_fileset nodemap_info nodemap_test_nid nodemap_test_id ping list_nids version help"
-            );
->>>>>>> c6de31f5 (Add lfs changelog, lctl changelog_register and nacre changes)
             Ok(())
         }
         "help" | "--help" | "-h" => {
