@@ -12,7 +12,7 @@ pub(crate) use service::ChangelogService;
 
 use crate::error::MdsError;
 use crate::suspend::Caller;
-use crate::tables::{CHANGE_USERS, CHANGES, CHANGES_HEAD_KEY, META};
+use crate::tables::{CHANGE_USERS, CHANGES, CHANGES_HEAD_KEY, META, change_key};
 use crate::tx::{Tx, now};
 use nacre_env::sync::{Mutex, MutexGuard};
 use nacre_ondisk::changelog::ChangeOrigin;
@@ -103,10 +103,6 @@ fn just_before(time: Timestamp) -> Timestamp {
     }
 }
 
-fn index_key(index: u64) -> [u8; 8] {
-    index.to_be_bytes()
-}
-
 /// Records of a transaction that is about to commit. Readers see them once this is dropped.
 pub(crate) struct Assigned<'a> {
     changelog: &'a Changelog,
@@ -168,7 +164,7 @@ impl Changelog {
             under_way: SmallVec::new(),
         };
         let of = |index: u64| {
-            store.get(CHANGES, &index_key(index), |value| {
+            store.get(CHANGES, &change_key(index), |value| {
                 value.and_then(|bytes| {
                     Some((ChangeRecord::decode(bytes).ok()?, bytes.len() as u64))
                         .map(|(record, len)| (record.time, record.before, len))
@@ -257,7 +253,7 @@ impl Changelog {
         *newest = time;
         tx.put_changes(|record, batch| {
             ChangeRecord::stamp(record, *newest, *bytes);
-            batch.put(CHANGES, &index_key(*next), record);
+            batch.put(CHANGES, &change_key(*next), record);
             *bytes += record.len() as u64;
             *next += 1;
             // Times of the next record of the same transaction.
@@ -305,7 +301,7 @@ impl Changelog {
     /// Returns the bytes before the first record from an index on.
     fn bytes_before(&self, first: u64, next: u64) -> Result<Option<u64>, MetaError> {
         for index in first..next {
-            let before = self.store.get(CHANGES, &index_key(index), |value| {
+            let before = self.store.get(CHANGES, &change_key(index), |value| {
                 value.and_then(|bytes| ChangeRecord::decode(bytes).ok()).map(|record| record.before)
             })?;
             if before.is_some() {

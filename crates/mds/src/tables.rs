@@ -52,7 +52,7 @@ pub const FINISHED: Table = Table(14);
 /// version.
 pub const MOVES: Table = Table(15);
 
-/// Index (u64) -> changelog record.
+/// Index ([`change_key`]) -> changelog record.
 pub const CHANGES: Table = Table(16);
 /// Number of a changelog user (u32) -> the user.
 pub const CHANGE_USERS: Table = Table(17);
@@ -196,6 +196,19 @@ pub fn decode_op_key(key: &[u8]) -> Option<TransactionId> {
     })
 }
 
+/// Builds the key of a changelog record. It has the form of a FID, of which the store keeps a run together: records
+/// are written at the ends of a few maps, which stay in the CPU's caches.
+pub fn change_key(index: u64) -> [u8; FID_BYTES] {
+    Fid::new(index >> 32, index as u32, 0).to_key()
+}
+
+/// Decodes the key of a changelog record.
+pub fn change_index(key: &[u8]) -> Option<u64> {
+    let fid = Fid::from_key(key.first_chunk::<FID_BYTES>()?);
+    let index = fid.seq << 32 | u64::from(fid.oid);
+    (change_key(index) == key).then_some(index)
+}
+
 /// Builds the key of a stored reply.
 pub fn reply_key(client: &ClientUuid, tag: u16) -> Key {
     Key::new().push(&client.0).push(&tag.to_be_bytes())
@@ -228,6 +241,10 @@ mod tests {
         assert_eq!(split_destroy_key(destroy_key(3, &a).as_slice()), Some((3, a)));
         let op = TransactionId { mdt: 3, boot: 4, number: 5 };
         assert_eq!(decode_op_key(op_key(&op).as_slice()), Some(op));
+        let index = 0x1_0000_0002;
+        assert_eq!(change_index(&change_key(index)), Some(index));
+        assert!(change_key(index - 3) < change_key(index), "in the order of indexes");
+        assert_eq!((change_index(&[0; 8]), change_index(&[1; 16])), (None, None));
         assert_eq!(split_destroy_key(b"short"), None);
         assert_eq!(split_link_key(&[0; 20]), None);
     }

@@ -1,10 +1,10 @@
 //! Requests about the changelog, its purge, and the deregistration of idle users.
 
-use super::{Changelog, index_key};
+use super::Changelog;
 use crate::core::Core;
 use crate::leaves::Leaves;
 use crate::suspend::Caller;
-use crate::tables::{CHANGE_USERS, CHANGES, CHANGES_HEAD_KEY, META};
+use crate::tables::{CHANGE_USERS, CHANGES, CHANGES_HEAD_KEY, META, change_key};
 use crate::tx::{Tx, now};
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
@@ -215,7 +215,7 @@ impl ChangelogService {
         let (mut records, mut bytes) = (Vec::new(), 0);
         let (mut upto, mut settled) = (visible.newest.max(after), visible.settled);
         for index in after.saturating_add(1).max(visible.first)..=visible.newest {
-            let found = self.leaves.store.get(CHANGES, &index_key(index), |value| value.map(<[u8]>::to_vec));
+            let found = self.leaves.store.get(CHANGES, &change_key(index), |value| value.map(<[u8]>::to_vec));
             let Some(record) = found.map_err(|error| self.leaves.records.store_failed(&error))? else {
                 // A commit that failed, or a purge meanwhile.
                 continue;
@@ -261,7 +261,7 @@ impl ChangelogService {
         let mut tx = self.leaves.records.begin();
         tx.batch().set_releasing(true);
         for index in first..end {
-            tx.batch().delete(CHANGES, &index_key(index));
+            tx.batch().delete(CHANGES, &change_key(index));
         }
         let stored = ChangesHeadRecord { first: end, ..*head };
         tx.batch().put(META, CHANGES_HEAD_KEY, &stored.encode());

@@ -5,7 +5,7 @@ use crate::error::MdsError;
 use crate::shards::{named_in, shards_of};
 use crate::tables::{
     CHANGE_USERS, CHANGES, CHANGES_HEAD_KEY, DATA, DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS,
-    OST_MARKS, OrphanKind, PREPARED, TRANSACTIONS, XATTRS, decode_op_key, split_destroy_key,
+    OST_MARKS, OrphanKind, PREPARED, TRANSACTIONS, XATTRS, change_index, decode_op_key, split_destroy_key,
     split_dirent_key, split_link_key, split_xattr_key,
 };
 use crate::transactions::state::{decode_prepared, decode_record};
@@ -168,7 +168,7 @@ impl Inventory {
             }
         })?;
         self.each(store, CHANGES, progress, &mut |all, key, value| {
-            let index = <[u8; 8]>::try_from(key).map(u64::from_be_bytes).unwrap_or_default();
+            let index = change_index(key).unwrap_or_default();
             if let Err(error) = ChangeRecord::decode(value) {
                 all.damaged(Fid::ZERO, format!("changelog record {index} is damaged: {error}"));
             }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::tables::{CHANGE_USERS, CHANGES, DIRENTS, INODES, XATTRS, dirent_key, xattr_key};
+use crate::tables::{CHANGE_USERS, CHANGES, DIRENTS, INODES, XATTRS, change_key, dirent_key, xattr_key};
 use crate::tables::{PREPARED, TRANSACTIONS, op_key};
 use crate::tests::{Fixture, config};
 use crate::transactions::state::encode_record;
@@ -210,8 +210,8 @@ fn damage_in_the_changelog_is_reported() {
     check(temp.path(), &[]);
     let store = MetaStore::open(&store_path(temp.path()), config().store).expect("opens");
     let mut batch = Batch::new();
-    batch.put(CHANGES, &2u64.to_be_bytes(), b"\x01\xff");
-    batch.put(CHANGES, &(1u64 << 40).to_be_bytes(), b"\x02");
+    batch.put(CHANGES, &change_key(2), b"\x01\xff");
+    batch.put(CHANGES, &change_key(1 << 40), b"\x02");
     batch.put(CHANGE_USERS, &1u32.to_be_bytes(), b"");
     batch.put(CHANGE_USERS, &7u32.to_be_bytes(), &user().encode());
     store.commit(&batch).expect("commits");
