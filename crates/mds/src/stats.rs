@@ -239,6 +239,11 @@ impl MdsStats {
         &self.services
     }
 
+    /// Returns the operations that succeeded by kind; `mdt.*.md_stats`.
+    pub fn operations(&self) -> &EventStats {
+        &self.all
+    }
+
     /// Returns the requests by jobid; `mdt.*.job_stats`.
     pub fn jobs(&self) -> &JobStats {
         &self.jobs

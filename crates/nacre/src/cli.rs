@@ -30,6 +30,7 @@ pub use mount::{MountOptions, OPTIONS_HELP, mount as mount_source, remount};
 
 use crate::control::NewTarget;
 use crate::failure::Failure;
+use crate::http_address::HttpAddress;
 use crate::listen::Address;
 use clap::{Args, Parser, Subcommand};
 use key::KeyRole;
@@ -331,6 +332,10 @@ struct UpArgs {
     /// as before]
     #[arg(long, value_name = "HOW")]
     security: Option<Security>,
+    /// Serve figures for Prometheus on this address: [HOST:]PORT, this host alone without HOST; none: not any
+    /// more
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<String>,
     /// Mount options, as for 'nacre mount'
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
@@ -694,6 +699,9 @@ struct ServeArgs {
     /// Ignore unknown mount options
     #[arg(long)]
     sloppy: bool,
+    /// Serve the figures of this process on this address; of the whole directory with the management server
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<HttpAddress>,
     /// Detach from the session of the caller and report on standard output when everything runs
     #[arg(long)]
     background: bool,

@@ -12,6 +12,7 @@ pub use door::Audience;
 use crate::failure::{Failure, Result};
 use crate::instance::if_there;
 use crate::target_options::TargetOptions;
+use nacre_monitor::ProcessSample;
 use nacre_types::TargetKind;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -23,8 +24,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest line, in bytes.
+/// Longest request, in bytes.
 const LINE_MAX: u64 = 1 << 20;
+/// Longest answer, in bytes: figures of a process with hundreds of targets are several MiB.
+const ANSWER_MAX: u64 = 64 << 20;
 /// Timeout of a request for either side.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a request for the state of a process, which is "not responding" after it.
@@ -108,6 +111,8 @@ pub enum Request {
         /// What to do.
         step: ChangelogStep,
     },
+    /// Reads the figures of the process. Answer: `metrics`.
+    Metrics,
     /// Changes an OST pool. Answer: `done`.
     ChangePool {
         /// Name of the pool.
@@ -194,6 +199,8 @@ pub enum Answer {
         /// Position to continue from, if free space is left to report.
         next: Option<u64>,
     },
+    /// Figures of the process.
+    Metrics(Box<ProcessSample>),
     /// OST pools.
     Pools {
         /// Names and members, in the order of names.
@@ -451,7 +458,7 @@ pub fn ask_for(socket: &Path, request: &Request, limit: Duration) -> io::Result<
     match send(&stream, request) {
         // A process that refuses the peer answers without reading the request.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
-        _ => BufReader::new((&stream).take(LINE_MAX)).read_line(&mut line)?,
+        _ => BufReader::new((&stream).take(ANSWER_MAX)).read_line(&mut line)?,
     };
     Ok(serde_json::from_str(&line)?)
 }
@@ -459,7 +466,8 @@ pub fn ask_for(socket: &Path, request: &Request, limit: Duration) -> io::Result<
 /// Sends a request to several processes in parallel, so that stopped ones cost one timeout together; returns
 /// the answers in the order of the sockets.
 pub fn ask_each(sockets: &[PathBuf], request: &Request) -> Vec<(PathBuf, io::Result<Answer>)> {
-    let limit = if matches!(request, Request::Status) { STATUS_LIMIT } else { TIMEOUT };
+    let is_state = matches!(request, Request::Status | Request::Metrics);
+    let limit = if is_state { STATUS_LIMIT } else { TIMEOUT };
     nacre_env::thread::scope(|scope| {
         let ask = |socket| scope.spawn(move || ask_for(socket, request, limit));
         let asked: Vec<_> = sockets.iter().map(|socket| (socket.clone(), ask(socket))).collect();

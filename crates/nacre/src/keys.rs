@@ -223,6 +223,8 @@ struct Own {
     roles: Roles,
     /// End of the key in use, in seconds since 1970; `u64::MAX` for a key that is not renewed.
     until_s: AtomicU64,
+    /// End of the key in use, whether or not it is renewed, in seconds since 1970.
+    expires_s: AtomicU64,
 }
 
 /// Credentials of a process, and the revoked keys that it refuses.
@@ -290,8 +292,10 @@ impl Keys {
         // A final key is not renewed, so it is never due.
         let end = |identity: &Identity| if identity.is_final { u64::MAX } else { identity.until_s };
         let ends = keys.iter().map(|key| AtomicU64::new(end(&key.identity)));
-        let own =
-            places.into_iter().zip(ends).map(|((place, name), until_s)| Own { place, name, roles, until_s });
+        let own = places.into_iter().zip(ends).zip(&keys).map(|(((place, name), until_s), key)| {
+            let expires_s = AtomicU64::new(key.identity.until_s);
+            Own { place, name, roles, until_s, expires_s }
+        });
         let own = own.collect();
         Ok(Some(Keys { own, client, server, revoked }))
     }
@@ -321,6 +325,12 @@ impl Keys {
         Ok(key.authority_pem())
     }
 
+    /// Returns the end of the key that expires first, in seconds since 1970; `None` if all are valid for ever.
+    pub fn expires_s(&self) -> Option<u64> {
+        let ends = self.own.iter().map(|own| own.expires_s.load(Ordering::Relaxed));
+        ends.min().filter(|end_s| *end_s != u64::MAX)
+    }
+
     /// Replaces the list of revoked keys, which are refused from then on.
     pub fn revoke(&self, revoked: &[KeyId]) {
         if self.revoked.set(revoked.iter().copied()) {
@@ -343,6 +353,7 @@ impl Keys {
                 server.renew(&key).map_err(unusable)?;
             }
             own.until_s.store(key.identity.until_s, Ordering::Relaxed);
+            own.expires_s.store(key.identity.until_s, Ordering::Relaxed);
             log::info!("key {} was renewed", key.identity.id);
         }
         Ok(())

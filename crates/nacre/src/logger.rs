@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Size in bytes at which a log file is rotated: renamed to `NAME.1`.
@@ -166,6 +167,15 @@ fn install(sink: Sink, level: LevelFilter) {
     }
 }
 
+/// Messages so far: errors, warnings.
+static COUNTS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Returns the numbers of errors and of warnings since the start, including those that the limit left out.
+pub fn counts() -> [(&'static str, u64); 2] {
+    let count = |index: usize| COUNTS[index].load(Ordering::Relaxed);
+    [("error", count(0)), ("warning", count(1))]
+}
+
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.level() <= log::max_level()
@@ -176,6 +186,11 @@ impl Log for Logger {
             return;
         }
         let (level, target, now) = (record.level(), record.target(), Instant::now());
+        match level {
+            Level::Error => drop(COUNTS[0].fetch_add(1, Ordering::Relaxed)),
+            Level::Warn => drop(COUNTS[1].fetch_add(1, Ordering::Relaxed)),
+            _ => {}
+        }
         let message = record.args().to_string();
         let peer = record.key_values().get("peer".into()).map_or_else(String::new, |peer| peer.to_string());
         let origin = (record.file().unwrap_or(target), record.line().unwrap_or(0));

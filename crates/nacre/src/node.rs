@@ -21,6 +21,7 @@
 
 mod adding;
 mod links;
+mod metrics;
 mod mounted;
 mod newcomers;
 mod params;
@@ -30,6 +31,7 @@ mod targets;
 use crate::audit::AuditLog;
 use crate::control::ControlSocket;
 use crate::failure::{Failure, Result};
+use crate::http_address::HttpAddress;
 use crate::instance::{Instance, random_uuid};
 use crate::keys::Keys;
 use crate::listen::Endpoint;
@@ -47,6 +49,7 @@ use nacre_rpc::{AuditSink, ServerConfig};
 use nacre_types::{ClientUuid, Nid, Security, TargetId};
 use nacre_wire::mgs::FsConfig;
 use params::Params;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -83,6 +86,8 @@ pub struct Plan {
     pub mgs: Vec<Nid>,
     /// The mount of the process, if it has one.
     pub mount: Option<MountPlan>,
+    /// Address that serves its figures, if any.
+    pub metrics: Option<HttpAddress>,
 }
 
 impl Plan {
@@ -118,6 +123,8 @@ pub struct Node {
     /// Version of the configuration in use; locked while a newer one is applied.
     used: Mutex<u64>,
     reach: Mutex<Reach>,
+    /// Server of its figures.
+    figures: Mutex<Option<nacre_monitor::http::Server>>,
 }
 
 /// Sockets and registration by which commands of this host find the process.
@@ -135,6 +142,7 @@ impl Node {
     /// One sentence that says what to do.
     pub fn start(plan: Plan, herald: &Herald) -> Result<Arc<Node>> {
         let lock = plan.run.lock(&plan.name)?;
+        let figures = plan.metrics.as_ref().map(HttpAddress::bind).transpose()?;
         crate::registry::add(&plan.run)?;
         let client = ClientUuid(random_uuid()?);
         let services = Arc::new(Services::default());
@@ -192,16 +200,23 @@ impl Node {
             mount: Mutex::new(mount),
             used: Mutex::new(version),
             reach: Mutex::new(Reach { lock, socket: None, public: None }),
+            figures: Mutex::new(None),
         });
         node.watch_configuration(version)?;
-        let socket = ControlSocket::serve(&node.plan.run.socket(&node.plan.name), node.clone())?;
-        let public = node.serve_public();
+        node.become_reachable(figures)?;
+        Ok(node)
+    }
+
+    /// Serves commands, other users and readers of figures.
+    fn become_reachable(self: &Arc<Node>, figures: Option<TcpListener>) -> Result<()> {
+        let socket = ControlSocket::serve(&self.plan.run.socket(&self.plan.name), self.clone())?;
+        let public = self.serve_public();
         {
-            let mut reach = node.reach.lock();
+            let mut reach = self.reach.lock();
             (reach.socket, reach.public) = (Some(socket), public);
         }
-        node.stay_reachable()?;
-        Ok(node)
+        self.stay_reachable()?;
+        figures.map_or(Ok(()), |listener| self.serve_figures(listener))
     }
 
     /// Serves some parameters to other users; a failure affects nothing else.
@@ -313,6 +328,7 @@ impl Node {
     /// # Errors
     /// The first target that could not be closed cleanly; the others are closed nevertheless.
     pub fn stop(&self) -> Result<()> {
+        drop(self.figures.lock().take());
         let unmounted = self.unmount(true);
         self.services.end_waits();
         if let Some(server) = &self.server {

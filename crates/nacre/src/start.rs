@@ -2,6 +2,7 @@
 //! options. Stored in `DIR/start`, so that `nacre up DIR` repeats them.
 
 use crate::failure::{Failure, Result};
+use crate::http_address::HttpAddress;
 use crate::instance::{Instance, START, absolute, if_there, write_durably};
 use crate::listen::{self, Address};
 use nacre_ondisk::start::{StartRecord, decode, encode};
@@ -23,6 +24,8 @@ pub struct Start {
     pub options: String,
     /// Protection of connections to addresses without their own.
     pub security: Security,
+    /// Address that serves figures of the file system.
+    pub metrics: Option<HttpAddress>,
 }
 
 /// Options that a command gives; the others stay unchanged.
@@ -38,6 +41,8 @@ pub struct StartOptions<'a> {
     pub options: &'a [String],
     /// Protection of connections.
     pub security: Option<Security>,
+    /// Address for figures, or `none`.
+    pub metrics: Option<&'a str>,
 }
 
 impl StartOptions<'_> {
@@ -61,6 +66,11 @@ impl StartOptions<'_> {
             },
             options: if self.options.is_empty() { before.options.clone() } else { self.options.join(",") },
             security: self.security.unwrap_or(before.security),
+            metrics: match self.metrics {
+                None => before.metrics.clone(),
+                Some(listen::NONE) => None,
+                Some(address) => Some(address.parse().map_err(Failure::usage)?),
+            },
         })
     }
 }
@@ -91,6 +101,10 @@ impl Start {
                 "" => Security::default(),
                 word => word.parse().map_err(|_| damaged())?,
             },
+            metrics: match record.metrics.as_str() {
+                "" => None,
+                address => Some(address.parse().map_err(|_| damaged())?),
+            },
         }))
     }
 
@@ -111,6 +125,7 @@ impl Start {
                 Security::Encrypt => String::new(),
                 security => security.to_string(),
             },
+            metrics: self.metrics.as_ref().map_or_else(String::new, HttpAddress::to_string),
         };
         write_durably(&instance.dir, START, encode(&record).as_bytes())
     }
@@ -171,6 +186,13 @@ impl Start {
         }
     }
 
+    fn metrics_text(&self) -> String {
+        match &self.metrics {
+            None => "without figures for Prometheus".to_owned(),
+            Some(address) => format!("with figures on {address}"),
+        }
+    }
+
     /// Returns the differences from `before`, as texts of the new and the old value.
     pub fn changes(&self, before: &Start) -> Changes {
         let pair = |now: String, before: String| (now != before).then_some((now, before));
@@ -178,6 +200,7 @@ impl Start {
             shape: pair(self.shape_text().to_owned(), before.shape_text().to_owned()),
             listen: pair(self.listen_text(), before.listen_text()),
             mount: pair(self.mount_text(), before.mount_text()),
+            metrics: pair(self.metrics_text(), before.metrics_text()),
         }
     }
 }
@@ -191,12 +214,14 @@ pub struct Changes {
     pub listen: Option<(String, String)>,
     /// Mount point and options.
     pub mount: Option<(String, String)>,
+    /// Address for figures.
+    pub metrics: Option<(String, String)>,
 }
 
 impl Changes {
     /// Returns one line for people; `None` if nothing differs.
     pub fn text(&self) -> Option<String> {
-        let parts: Vec<String> = [&self.shape, &self.listen, &self.mount]
+        let parts: Vec<String> = [&self.shape, &self.listen, &self.mount, &self.metrics]
             .into_iter()
             .flatten()
             .map(|(now, before)| format!("{now} (before: {before})"))
@@ -223,19 +248,26 @@ mod tests {
             mount: Some(Path::new("/mnt/a")),
             options: &words(&["ro", "nosuid"]),
             security: None,
+            metrics: Some("9820"),
         };
         let first = first.applied_to(&Start::default()).expect("fine");
         assert_eq!(first.options, "ro,nosuid");
+        assert_eq!(first.metrics.as_ref().map(HttpAddress::to_string).as_deref(), Some("127.0.0.1:9820"));
         assert_eq!(StartOptions::default().applied_to(&first).expect("fine"), first);
         assert_eq!(first.changes(&first).text(), None);
         let none = words(&["none"]);
-        let start_options =
-            StartOptions { is_separate: Some(false), listen: &none, ..StartOptions::default() };
+        let start_options = StartOptions {
+            is_separate: Some(false),
+            listen: &none,
+            metrics: Some("none"),
+            ..StartOptions::default()
+        };
         let second = start_options.applied_to(&first).expect("fine");
         assert_eq!(
             second.changes(&first).text().expect("it differs"),
             "started otherwise from now on: in one process (before: in separate processes), for this host alone \
-             (before: on 10.0.0.1@tcp, host1:7000@tcp)"
+             (before: on 10.0.0.1@tcp, host1:7000@tcp), without figures for Prometheus (before: with figures on \
+             127.0.0.1:9820)"
         );
         let wrong = words(&["10.0.0@tcp"]);
         assert_eq!(
@@ -260,6 +292,7 @@ mod tests {
             mount: Some(PathBuf::from("/mnt/a b")),
             options: "ro".to_owned(),
             security: Security::Authenticate,
+            metrics: Some("[::1]:9820".parse().expect("an address")),
         };
         assert_eq!(start.addresses()[0].to_string(), "[::]:7000@tcp,authenticate");
         assert!(start.needs_keys() && !Start { security: Security::Open, ..start.clone() }.needs_keys());

@@ -7,10 +7,11 @@
 //! mount /mnt/nacre
 //! options ro,nosuid
 //! security authenticate
+//! metrics 127.0.0.1:9820
 //! crc32c 0123abcd
 //! ```
 //!
-//! `listen` lines are in the order of preference; `mount`, `options` and `security` are optional. Bytes of a
+//! `listen` lines are in the order of preference; `mount`, `options`, `security` and `metrics` are optional. Bytes of a
 //! value outside printable ASCII, and `%`, are `%` and two hexadecimal digits. The checksum is over all bytes
 //! before its line.
 
@@ -32,6 +33,8 @@ pub struct StartRecord {
     pub options: String,
     /// Protection of connections, as users write it; empty for the default.
     pub security: String,
+    /// Address that serves figures, as users write it; empty for none.
+    pub metrics: String,
 }
 
 fn escaped(bytes: &[u8]) -> String {
@@ -80,6 +83,9 @@ pub fn encode(start: &StartRecord) -> String {
     if !start.security.is_empty() {
         line("security", start.security.as_bytes());
     }
+    if !start.metrics.is_empty() {
+        line("metrics", start.metrics.as_bytes());
+    }
     let crc = crc32c(text.as_bytes());
     writeln!(text, "crc32c {crc:08x}").expect("writing to a string cannot fail");
     text
@@ -110,6 +116,7 @@ pub fn decode(text: &str) -> Option<StartRecord> {
             "listen" => start.listen.push(String::from_utf8(value).ok()?),
             "mount" if start.mount.is_none() && value.starts_with(b"/") => start.mount = Some(value),
             "options" if start.options.is_empty() => start.options = String::from_utf8(value).ok()?,
+            "metrics" if start.metrics.is_empty() => start.metrics = String::from_utf8(value).ok()?,
             "security" if start.security.is_empty() => start.security = String::from_utf8(value).ok()?,
             _ => return None,
         }
@@ -130,13 +137,17 @@ mod tests {
             mount: Some(b"/mnt/a\n%\xff b".to_vec()),
             options: "ro,nosuid".to_owned(),
             security: "authenticate".to_owned(),
+            metrics: "127.0.0.1:9820".to_owned(),
         };
         let text = encode(&start);
         assert_eq!(
             text,
             "nacre-start 1\nshape separate\nlisten host1@tcp\nlisten [::]:7000@tcp\nmount /mnt/a%0a%25%ff b\n\
-             options ro,nosuid\nsecurity authenticate\ncrc32c 9155400e\n"
+             options ro,nosuid\nsecurity authenticate\nmetrics 127.0.0.1:9820\ncrc32c 40d5a5ac\n"
         );
+        // Without figures the text is that of versions that had none.
+        let plain = StartRecord { metrics: String::new(), ..start.clone() };
+        assert!(encode(&plain).ends_with("security authenticate\ncrc32c 9155400e\n"));
         assert_eq!(decode(&text), Some(start));
         for at in 0..text.len() {
             assert_eq!(decode(&text[..at]), None, "cut at {at}");

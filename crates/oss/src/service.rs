@@ -186,6 +186,11 @@ impl ObjectServer {
         &self.counters.services
     }
 
+    /// Returns the number of requests in progress.
+    pub fn requests_in_progress(&self) -> u64 {
+        self.counters.in_progress()
+    }
+
     /// Returns the number of failed requests of a kind since the service was created.
     pub fn failed(&self, operation: Operation) -> u64 {
         self.counters.failed(operation)

@@ -132,6 +132,25 @@ impl JobStats {
         }
     }
 
+    /// Returns the events that are counted, in the order of their indexes.
+    pub fn events(&self) -> &'static [Event] {
+        self.events
+    }
+
+    /// Returns the numbers and the sums of the amounts of each job's events, in the order of the events.
+    pub fn totals(&self) -> HashMap<JobId, Vec<(u64, u64)>> {
+        let mut all: HashMap<JobId, Vec<(u64, u64)>> = HashMap::new();
+        for shard in &self.shards {
+            for (id, job) in shard.lock().iter() {
+                let sums = all.entry(*id).or_insert_with(|| vec![(0, 0); self.events.len()]);
+                for (sum, row) in sums.iter_mut().zip(&job.rows) {
+                    *sum = (sum.0 + row.samples, sum.1.wrapping_add(row.sum));
+                }
+            }
+        }
+        all
+    }
+
     /// Drops jobs that have been idle for the interval; runs at most twice per interval.
     fn sweep(&self, now_ns: u64) {
         let interval_ns = self.interval_s().saturating_mul(1_000_000_000);
@@ -321,6 +340,7 @@ mod tests {
             }
         });
         let merged = stats.merged(now_ns());
+        assert_eq!(stats.totals()[&job("x")], [(400, 10_000), (0, 0)]);
         let row = &merged[0].1.rows[0];
         assert_eq!((merged.len(), row.samples, row.min, row.max, row.sum), (1, 400, 10, 40, 10_000));
         assert_eq!(merged[0].1.histograms[0].iter().sum::<u64>(), 400);

@@ -18,5 +18,5 @@ pub use entries::{Entries, Field, Form};
 pub use jobs::JobStats;
 pub use pattern::Pattern;
 pub use rule::{LOG_WORDS, is_job_format};
-pub use stats::{Event, EventStats, thread_number};
+pub use stats::{Event, EventStats, TIME_ROWS, thread_number};
 pub use tree::{Access, Family, Found, Kind, Tree};

@@ -9,6 +9,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// Number of shards; a power of two.
 const SHARDS: usize = 8;
+/// Rows of a histogram of times.
+pub const TIME_ROWS: usize = 26;
 
 /// A kind of event: its name, and the unit of its amounts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +52,22 @@ struct Counter {
     /// Complement of the smallest amount, so that 0 stands for none.
     inverse_min: AtomicU64,
     max: AtomicU64,
+    /// Histogram of amounts in microseconds: row `n` counts those up to 2^n that fit in no row before it, the
+    /// last one all longer ones. Empty for other units.
+    times: Box<[AtomicU64]>,
+}
+
+impl Counter {
+    fn of(event: &Event) -> Counter {
+        let rows = if event.unit == "usecs" { TIME_ROWS } else { 0 };
+        Counter { times: (0..rows).map(|_| AtomicU64::new(0)).collect(), ..Counter::default() }
+    }
+}
+
+/// Returns the row of a histogram for a time in microseconds.
+fn time_row(time_us: u64) -> usize {
+    let exponent = u64::BITS - time_us.saturating_sub(1).leading_zeros();
+    (exponent as usize).min(TIME_ROWS - 1)
 }
 
 /// Aligned to 128 bytes because CPUs prefetch cache lines in pairs.
@@ -81,7 +99,7 @@ pub struct Row {
 impl EventStats {
     /// Creates counters for `events`, all zero.
     pub fn new(events: &'static [Event]) -> EventStats {
-        let shard = || Shard(events.iter().map(|_| Counter::default()).collect());
+        let shard = || Shard(events.iter().map(Counter::of).collect());
         EventStats {
             events,
             shards: (0..SHARDS).map(|_| shard()).collect(),
@@ -102,11 +120,30 @@ impl EventStats {
         if counter.inverse_min.load(Ordering::Relaxed) < !amount {
             counter.inverse_min.fetch_max(!amount, Ordering::Relaxed);
         }
+        if let Some(row) = counter.times.get(time_row(amount)) {
+            row.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Counts an event with the time since `start` in microseconds as its amount.
     pub fn count_since(&self, index: usize, start: Instant) {
         self.count(index, start.elapsed().as_micros() as u64);
+    }
+
+    /// Returns the events that are counted, in the order of their indexes.
+    pub fn events(&self) -> &'static [Event] {
+        self.events
+    }
+
+    /// Returns the histogram of the event with this index, if its amounts are microseconds: row `n` counts
+    /// those up to 2^n that fit in no row before it, the last one all longer ones.
+    pub fn times(&self, index: usize) -> Option<[u64; TIME_ROWS]> {
+        self.events.get(index).filter(|event| event.unit == "usecs")?;
+        let mut sums = [0; TIME_ROWS];
+        for counter in self.shards.iter().filter_map(|shard| shard.0.get(index)) {
+            sums.iter_mut().zip(&counter.times).for_each(|(sum, row)| *sum += row.load(Ordering::Relaxed));
+        }
+        Some(sums)
     }
 
     /// Returns the counts of the event with this index.
@@ -130,7 +167,7 @@ impl EventStats {
         for counter in self.shards.iter().flat_map(|shard| &*shard.0) {
             let values =
                 [&counter.samples, &counter.sum, &counter.sum_of_squares, &counter.inverse_min, &counter.max];
-            values.into_iter().for_each(|value| value.store(0, Ordering::Relaxed));
+            values.into_iter().chain(&counter.times).for_each(|value| value.store(0, Ordering::Relaxed));
         }
         self.started.store(now_ns(), Ordering::Relaxed);
     }
@@ -241,6 +278,25 @@ mod tests {
         stats.clear();
         assert_eq!(stats.row(0), stats.row(1));
         assert_eq!(stats.row(0).samples, 0);
+    }
+
+    #[test]
+    fn times_have_a_histogram_with_powers_of_two_and_other_amounts_have_none() {
+        let rows = [0, 1, 2, 3, 4, 5, 1 << 24, (1 << 24) + 1, u64::MAX].map(time_row);
+        assert_eq!(rows, [0, 0, 1, 2, 2, 3, 24, 25, 25]);
+        const TIMED: &[Event] = &[Event { name: "read", unit: "usecs" }, EVENTS[0]];
+        let stats = EventStats::new(TIMED);
+        nacre_env::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| [1, 900, 1000, u64::MAX].into_iter().for_each(|time| stats.count(0, time)));
+            }
+        });
+        stats.count(1, 4096);
+        let mut expected = [0; TIME_ROWS];
+        (expected[0], expected[10], expected[TIME_ROWS - 1]) = (4, 8, 4);
+        assert_eq!((stats.times(0), stats.times(1), stats.times(2)), (Some(expected), None, None));
+        stats.clear();
+        assert_eq!(stats.times(0), Some([0; TIME_ROWS]));
     }
 
     #[test]

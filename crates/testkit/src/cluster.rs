@@ -25,6 +25,9 @@ use slot::Slot;
 /// Timeout for the start or stop of a file system on a busy machine.
 const LIMIT: Duration = Duration::from_secs(90);
 
+/// Number of the port for figures among those of a file system: below the spare ones.
+const METRICS_PORT: u16 = 16;
+
 /// Distribution of the parts of a file system over processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
@@ -62,6 +65,8 @@ pub struct Options {
     pub any_ports: bool,
     /// Protection of connections, as for `nacre up --security`; encrypted if `None`.
     pub security: Option<&'static str>,
+    /// Serves figures for Prometheus, on [`Cluster::metrics_port`].
+    pub metrics: bool,
 }
 
 impl Default for Options {
@@ -78,6 +83,7 @@ impl Default for Options {
             ost_cache_size: None,
             any_ports: false,
             security: None,
+            metrics: false,
         }
     }
 }
@@ -276,6 +282,11 @@ impl Cluster {
         command
     }
 
+    /// Returns the port that serves figures for Prometheus, if the options say so.
+    pub fn metrics_port(&self) -> u16 {
+        self.ports.first() + METRICS_PORT
+    }
+
     /// Returns the name of the file system.
     pub fn fsname(&self) -> &str {
         &self.options.fsname
@@ -346,6 +357,11 @@ impl Cluster {
         }
         if let Some(security) = self.options.security {
             words.extend([OsStr::new("--security"), OsStr::new(security)]);
+        }
+        let metrics = self.metrics_port().to_string();
+        if self.options.metrics {
+            assert!(self.options.osts + self.options.mdts < usize::from(METRICS_PORT), "a port for figures");
+            words.extend([OsStr::new("--metrics"), OsStr::new(&metrics)]);
         }
         if let Some(options) = &self.options.mount_options {
             words.extend([OsStr::new("-o"), OsStr::new(options)]);

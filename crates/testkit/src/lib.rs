@@ -25,6 +25,7 @@ pub mod binary;
 pub mod cluster;
 pub mod exerciser;
 pub mod hosts;
+pub mod http;
 pub mod identity;
 pub mod mounts;
 pub mod program;

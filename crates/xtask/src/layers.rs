@@ -55,6 +55,8 @@ const TABLE: &[(&str, &[&str])] = &[
     ("nacre-oss", SERVICE),
     // Parts that both programs have in common.
     ("nacre-common", &["nacre-types", "nacre-store"]),
+    // Monitoring: figures in, text and pages out; no part of the file system.
+    ("nacre-monitor", &["nacre-env", "nacre-params"]),
     // Front doors.
     ("nacre-fuse", &["nacre-types", "nacre-layout", "nacre-env", "nacre-params", "nacre-client"]),
     (
@@ -78,6 +80,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-client",
             "nacre-fuse",
             "nacre-common",
+            "nacre-monitor",
         ],
     ),
     // Proof. `nacre-bench` opens an MDT, an OST and a store to measure them alone; it starts `nacre` as a

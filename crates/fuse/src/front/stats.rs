@@ -124,6 +124,11 @@ impl FrontStats {
         }
     }
 
+    /// Returns the requests by kind.
+    pub fn events(&self) -> &EventStats {
+        &self.events
+    }
+
     /// Returns the text of `llite.*.stats`.
     pub fn text(&self) -> String {
         self.events.text()

@@ -3,6 +3,7 @@
 use super::MountArgs;
 use super::mount_point::{busy, detach};
 use crate::failure::{EXIT_USAGE, Failure, Result};
+use crate::http_address::HttpAddress;
 use crate::keys::Holder;
 use crate::process::{self, MOUNT, RunDir};
 use crate::progress::Progress;
@@ -20,13 +21,14 @@ use std::time::Duration;
 /// Help for the options.
 pub const OPTIONS_HELP: &str = "\
 Options: ro rw allow_other noallow_other dev nodev* suid nosuid* exec noexec noatime (*: the default)
-  flock|localflock           file locks hold for all mounts, or for this one alone
-  simulate=NETWORK           pretend a network between client and servers, for measurements:
+  flock|localflock           file locks hold across mounts, or within this mount only
+  simulate=NETWORK           simulated network between client and servers, for measurements:
                              simulate=bandwidth=1G:latency=200us (per endpoint, each way)
   default_permissions        the kernel checks permissions too: slower, but FIFOs, sockets and devices
                              are checked as well
-  transport=auto|uring|dev   how the kernel's requests travel
-  retry=N                    try N times more if it fails, 1 to 30 s apart, as when a host starts before its servers
+  transport=auto|uring|dev   transport of the kernel's requests
+  metrics=[HOST:]PORT        serve the figures of the mount for Prometheus
+  retry=N                    retry up to N times, 1 to 30 s apart, for servers that start later
 ";
 
 /// Longest wait for a mount's process to end.
@@ -64,6 +66,8 @@ pub struct MountOptions {
     pub simulate: Option<Shape>,
     /// Number of retries of a failed mount.
     pub retries: u32,
+    /// Address that serves the figures of the mount.
+    pub metrics: Option<HttpAddress>,
 }
 
 impl MountOptions {
@@ -84,6 +88,7 @@ impl MountOptions {
             relatime: true,
             simulate: None,
             retries: 0,
+            metrics: None,
         };
         options.changed_by(lists, sloppy)
     }
@@ -130,6 +135,10 @@ impl MountOptions {
                 },
                 Some(("retry", times)) => match times.parse() {
                     Ok(times) => self.retries = times,
+                    Err(_) => return false,
+                },
+                Some(("metrics", address)) => match address.parse() {
+                    Ok(address) => self.metrics = Some(address),
                     Err(_) => return false,
                 },
                 Some(("comment", _)) => {}

@@ -65,6 +65,7 @@ pub fn foreground(
         mgs: Vec::new(),
         mount: Some(local_mount(instance, mount_point, std::slice::from_ref(&start.options))?),
         instance: Some(instance.clone()),
+        metrics: start.metrics.clone(),
     };
     Ok(serve(plan, &herald, &signals, false, &|| (), on_ready))
 }
@@ -187,6 +188,7 @@ fn plan_of(args: &ServeArgs) -> Result<Plan> {
         instance: (args.role != MOUNT).then(|| instance.clone()),
         targets,
         mount,
+        metrics: args.metrics.clone(),
     })
 }
 
@@ -233,6 +235,7 @@ fn remote_plan(source: &MountSource, mount_point: &Path, options: MountOptions) 
         targets: Vec::new(),
         listen: Vec::new(),
         mgs: source.nids.clone(),
+        metrics: options.metrics.clone(),
         mount: Some(MountPlan::new(source, mount_point, options)),
     })
 }

@@ -6,6 +6,7 @@ use super::status::Overview;
 use super::{FormatArgs, ShapeArgs, UpArgs, config, mount_point};
 use crate::backend::Backends;
 use crate::failure::{Failure, Result};
+use crate::http_address::HttpAddress;
 use crate::instance::{self, FormatOptions, Formatting, Instance};
 use crate::keys;
 use crate::listen::Address;
@@ -51,6 +52,7 @@ pub fn run(args: &UpArgs) -> Result<i32> {
         mount: args.mount.as_deref(),
         options: &args.options,
         security: args.security,
+        metrics: args.metrics.as_deref(),
     };
     // A file is complete: what it lacks has its default.
     let base = before.clone().filter(|_| args.config.is_none()).unwrap_or_default();
@@ -73,7 +75,8 @@ pub fn run(args: &UpArgs) -> Result<i32> {
         mount_point::check(&mount_point, found.is_none().then_some(&*dir))?;
     }
     let doors = Doors::choose(&run, &targets, &start, before.as_ref(), args.port)?;
-    for doubt in start.listen.iter().filter_map(Address::doubt) {
+    let doubts = start.listen.iter().filter_map(Address::doubt);
+    for doubt in doubts.chain(start.metrics.as_ref().and_then(HttpAddress::doubt)) {
         eprintln!("nacre: {doubt}");
     }
     let mut progress = Progress::new(args.json);
@@ -309,6 +312,12 @@ fn as_it_runs(run: &RunDir, start: &Start, before: Option<&Start>, args: &UpArgs
     let changes = before.map(|before| start.changes(before));
     if let Some((_, before)) = changes.as_ref().and_then(|changes| changes.listen.as_ref()) {
         return stop_first(&format!("is served {before}"));
+    }
+    let serves_figures = running.iter().any(|name| name == NODE || name == "mgs");
+    if let Some((_, before)) =
+        changes.as_ref().and_then(|changes| changes.metrics.as_ref()).filter(|_| serves_figures)
+    {
+        return stop_first(&format!("runs {before}"));
     }
     let has_mount = running.iter().any(|name| name == NODE || name == MOUNT);
     if let Some((_, before)) =

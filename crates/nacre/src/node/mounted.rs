@@ -232,13 +232,23 @@ impl Mounted {
         write_private(&self.record, self.session.mount_point().as_os_str().as_bytes())
     }
 
+    /// Returns the client and its front door.
+    pub fn parts(&self) -> (&Arc<Client>, &Arc<Front>) {
+        (&self.client, &self.front)
+    }
+
+    /// Returns the directory of the mount.
+    pub fn mount_point(&self) -> &Path {
+        self.session.mount_point()
+    }
+
     /// Returns the number of frames to and from its targets with a wrong checksum.
     pub fn checksum_errors(&self) -> u64 {
         self.imports().map(|(_, import)| import.damaged).sum()
     }
 
     /// Returns the connections to targets in other processes.
-    fn imports(&self) -> impl Iterator<Item = (TargetId, ImportInfo)> {
+    pub fn imports(&self) -> impl Iterator<Item = (TargetId, ImportInfo)> {
         self.client.requests.targets().into_iter().filter_map(|target| {
             let import = match target.kind {
                 TargetKind::Ost => self.client.requests.ost_endpoint(target.index)?.import(),

@@ -68,6 +68,11 @@ impl Params {
         params
     }
 
+    /// Returns the targets of this process.
+    pub fn targets(&self) -> &services::Targets {
+        &self.targets
+    }
+
     /// Returns the tree of parameters.
     pub fn tree(&self) -> &Tree {
         &self.tree

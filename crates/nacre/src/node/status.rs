@@ -69,6 +69,7 @@ impl Handler for Node {
                 Ok(target) => Answer::Added { target: target.to_string() },
                 Err(failure) => Answer::refusal(Errno::INVAL, failure.message),
             },
+            Request::Metrics => Answer::Metrics(Box::new(self.sample())),
             Request::Trim { ost, from } => self.trim(*ost, *from),
             Request::Changelog { mdt, step } => match self.changelog(*mdt, step.clone().into()) {
                 Ok(reply) => Answer::Changelog(reply.into()),

@@ -34,6 +34,16 @@ impl Targets {
         osts.map(|(name, _)| name.clone()).chain(mdts.map(|(name, _)| name.clone())).collect()
     }
 
+    /// Returns the object targets with their full names.
+    pub fn osts(&self) -> Vec<(String, Arc<ObjectServer>)> {
+        self.osts.lock().clone()
+    }
+
+    /// Returns the metadata targets with their full names.
+    pub fn mdts(&self) -> Vec<(String, Arc<Mds>)> {
+        self.mdts.lock().clone()
+    }
+
     /// Returns the number of requests in which clients cancelled locks.
     fn cancels(&self) -> u64 {
         let osts: u64 = self.osts.lock().iter().map(|(_, server)| server.locks().cancels()).sum();
