@@ -22,9 +22,11 @@ mod rebalance;
 mod serve;
 mod status;
 mod target;
+mod top;
 mod trim;
 mod uncache;
 mod up;
+mod web;
 
 pub use mount::{MountOptions, OPTIONS_HELP, mount as mount_source, remount};
 
@@ -113,6 +115,8 @@ enum Command {
     Changes(changes::ChangesArgs),
     Frag(FragArgs),
     Trim(TrimArgs),
+    Top(top::TopArgs),
+    Web(web::WebArgs),
     /// Measures a file system while it is filled and fragmented step by step (populate and fragment)
     #[command(disable_help_flag = true)]
     Paf(MeasureArgs),
@@ -743,6 +747,8 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Trim(args) => trim::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Changes(args) => changes::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Web(args) => web::run(&args),
         Command::Paf(args) => Err(measure::hand_over("paf", &args.words)),
         Command::Bench(args) => Err(measure::hand_over("bench", &args.words)),
         Command::Serve(args) => return serve::run(&args),

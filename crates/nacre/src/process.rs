@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 use crate::{instance, logger, service};
 use nacre_env::clock::Instant;
-use nacre_env::sync::mpsc::{Receiver, channel};
+use nacre_env::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
@@ -447,6 +447,14 @@ impl StopSignals {
     pub fn wait(&self) {
         // The sender lives as long as the process.
         let _ = self.received.recv();
+    }
+
+    /// Waits for a signal, for at most `time`.
+    ///
+    /// # Errors
+    /// `Timeout` without a signal.
+    pub fn wait_for(&self, time: Duration) -> std::result::Result<(), RecvTimeoutError> {
+        self.received.recv_timeout(time)
     }
 }
 
