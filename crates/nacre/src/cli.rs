@@ -114,7 +114,7 @@ enum Command {
     Bench(MeasureArgs),
     Changes(changes::ChangesArgs),
     Frag(FragArgs),
-    Trim(TrimArgs),
+    Trim(trim::TrimArgs),
     Top(top::TopArgs),
     Web(web::WebArgs),
     /// Measures a file system while it is filled and fragmented step by step (populate and fragment)
@@ -266,27 +266,6 @@ struct FragArgs {
     /// Size of a large transfer, the unit of the measure
     #[arg(long, value_name = "SIZE", default_value = "1M")]
     unit: String,
-    /// Print as JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Reports the free space of OSTs to their media: devices discard it, sparse files release it.
-///
-/// OSTs do so automatically when they are mostly idle (obdfilter.*.trim_policy). An OST with the back end
-/// 'file' trims the file system below it (as fstrim does), which needs root. OSTs that do not run are trimmed
-/// too.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Exit code 0 if all targets were trimmed, 1 if one does not support discard.
-Example: nacre trim /srv/fs                all OSTs of a file system here; so does its mount point
-         nacre trim /srv/fs/ost0001
-         nacre trim nacre-OST0001 --json")]
-struct TrimArgs {
-    /// Directory of a file system, its mount point, directory or name (if it runs here) of an OST or of an
-    /// MDT with a device
-    #[arg(value_name = "TARGET|MOUNT|DIR")]
-    what: PathBuf,
     /// Print as JSON
     #[arg(long)]
     json: bool,

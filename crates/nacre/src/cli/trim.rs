@@ -1,6 +1,5 @@
 //! `nacre trim`: reports free space of object targets to their media.
 
-use super::TrimArgs;
 use super::frag::behind;
 use super::status::size;
 use crate::backend::Backend;
@@ -12,6 +11,7 @@ use crate::output::print_json;
 use crate::process::{NODE, RunDir};
 use crate::progress::Progress;
 use crate::{mounts, node, registry};
+use clap::Args;
 use nacre_env::clock::Instant;
 use nacre_store::object::Trimmed;
 use nacre_store::object::trim::trim_for;
@@ -25,6 +25,27 @@ use std::time::Duration;
 /// Timeout of one answer of a running target: a device may be slow to discard, and other requests may be
 /// ahead.
 const ANSWER_LIMIT: Duration = Duration::from_secs(600);
+
+/// Reports the free space of OSTs to their media: devices discard it, sparse files release it.
+///
+/// OSTs do so automatically when they are mostly idle (obdfilter.*.trim_policy). An OST with the back end
+/// 'file' trims the file system below it (as fstrim does), which needs root. OSTs that do not run are trimmed
+/// too.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit code 0 if all targets were trimmed, 1 if one does not support discard.
+Example: nacre trim /srv/fs                all OSTs of a file system here; so does its mount point
+         nacre trim /srv/fs/ost0001
+         nacre trim nacre-OST0001 --json")]
+pub struct TrimArgs {
+    /// Directory of a file system, its mount point, directory or name (if it runs here) of an OST or of an
+    /// MDT with a device
+    #[arg(value_name = "TARGET|MOUNT|DIR")]
+    what: PathBuf,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
 
 /// A target to trim: an OST, or an MDT that keeps data of files on a device.
 struct Ost {
