@@ -8,6 +8,7 @@ use super::mount::MountOptions;
 use crate::backend::Backends;
 use crate::device_words;
 use crate::failure::{Failure, Result};
+use crate::http_address::HttpAddress;
 use crate::listen::{self, Address};
 use crate::ost_cache::OstCaches;
 use crate::ost_list;
@@ -49,6 +50,7 @@ const KEYS: &[Key] = &[
     key("port", "port = 7000"),
     key("listen", r#"listen = ["10.0.0.1@tcp"]"#),
     key("security", r#"security = "encrypt", "authenticate" or "open""#),
+    key("metrics", r#"metrics = "127.0.0.1:9820""#),
     key("fsname", r#"fsname = "nacre""#),
     key("mdts", "mdts = 1"),
     key("osts", "osts = 4"),
@@ -85,6 +87,7 @@ impl Key {
             "port" => args.port = Some(number(value, 1, u16::MAX)?),
             "listen" => args.listen = addresses(value)?,
             "security" => args.security = Some(security(value)?),
+            "metrics" => args.metrics = Some(metrics(value)?),
             "fsname" => shape.fsname = Some(fsname(value)?),
             "mdts" => shape.mdts = Some(number(value, 1, MDT_COUNT_MAX)?),
             "osts" => shape.osts = Some(number(value, 1, TARGET_INDEX_MAX)?),
@@ -130,6 +133,7 @@ pub fn complete(args: &UpArgs, path: &Path) -> Result<UpArgs> {
         port: args.port.or(file.port),
         listen: either(&args.listen, file.listen),
         security: args.security.or(file.security),
+        metrics: args.metrics.clone().or(file.metrics),
         options: either(&args.options, file.options),
         foreground: args.foreground || file.foreground,
         json: args.json || file.json,
@@ -278,6 +282,14 @@ fn security(value: Value<'_>) -> std::result::Result<Security, String> {
     word.parse().map_err(|_| format!("'{word}' is no protection"))
 }
 
+fn metrics(value: Value<'_>) -> std::result::Result<String, String> {
+    let address: String = read(value)?;
+    if address != listen::NONE {
+        address.parse::<HttpAddress>()?;
+    }
+    Ok(address)
+}
+
 fn fsname(value: Value<'_>) -> std::result::Result<String, String> {
     let name: String = read(value)?;
     check_fsname(&name).map_err(|error| error.to_string())?;
@@ -356,6 +368,7 @@ mod tests {
             ("mount = \"mnt\"", 1, "mount: 'mnt' is not an absolute path; write mount = \"/mnt/nacre\""),
             ("listen = [\n  \"10.0.0.1@tcp\",\n  \"10.0.0@tcp\",\n]", 1, "listen: "),
             ("listen = 5", 1, "listen: invalid type: integer `5`"),
+            ("metrics = \"nine\"", 1, "metrics: "),
             ("security = \"none\"", 1, "security: 'none' is no protection; write security = \"encrypt\""),
             ("options = \"rw,bogus\"", 1, "options: unknown mount option 'bogus'"),
             ("fsname = \"toolongname\"", 1, "fsname: "),
