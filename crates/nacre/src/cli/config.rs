@@ -372,7 +372,7 @@ mod tests {
             ("security = \"none\"", 1, "security: 'none' is no protection; write security = \"encrypt\""),
             ("options = \"rw,bogus\"", 1, "options: unknown mount option 'bogus'"),
             ("fsname = \"toolongname\"", 1, "fsname: "),
-            ("ost-backend = \"blok\"", 1, "ost-backend blok: there is no such back end; write file, "),
+            ("ost-backend = \"blocc\"", 1, "ost-backend blocc: there is no such back end; write file, "),
             ("ost-backend = \"block:/dev/x,force\"", 1, "ost-backend: 'block:/dev/x,force' overwrites data"),
             ("ost-cache = [\"/dev/x\", \"/dev/x\"]", 1, "ost-cache: /dev/x cannot be the cache of several"),
             ("flash = \"first\"", 1, "flash: 'first' is no list of OSTs; write flash = \"0-3,8\""),
