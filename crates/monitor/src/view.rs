@@ -59,6 +59,8 @@ pub struct Total {
     pub mdt_p99_s: Option<f64>,
     /// Size of the OSTs, in bytes.
     pub size: f64,
+    /// Used space of the OSTs, in bytes.
+    pub used: f64,
     /// Available space of the OSTs, in bytes.
     pub available: f64,
 }
@@ -91,6 +93,8 @@ pub struct TargetView {
     pub state: &'static str,
     /// Size in bytes.
     pub size: f64,
+    /// Used space in bytes; with what is reserved, used and available do not add up to the size.
+    pub used: f64,
     /// Available space in bytes.
     pub available: f64,
     /// Inodes or objects, used and free.
@@ -122,6 +126,8 @@ pub struct PoolView {
     pub osts: usize,
     /// Size in bytes.
     pub size: f64,
+    /// Used space in bytes; with what is reserved, used and available do not add up to the size.
+    pub used: f64,
     /// Available space in bytes.
     pub available: f64,
 }
@@ -297,6 +303,9 @@ impl<'a> Rates<'a> {
                 () => "up",
             },
             size: number("nacre_target_size_bytes").unwrap_or(0.0),
+            used: (number("nacre_target_size_bytes").unwrap_or(0.0)
+                - number("nacre_target_free_bytes").unwrap_or(0.0))
+            .max(0.0),
             available: number("nacre_target_available_bytes").unwrap_or(0.0),
             inodes: number("nacre_target_inodes").unwrap_or(0.0),
             inodes_free: number("nacre_target_inodes_free").unwrap_or(0.0),
@@ -407,6 +416,7 @@ impl<'a> Rates<'a> {
             ost_p99_s: quantile(&osts, 0.99),
             mdt_p99_s: quantile(&mdts, 0.99),
             size: all().map(|ost| ost.size).sum(),
+            used: all().map(|ost| ost.used).sum(),
             available: all().map(|ost| ost.available).sum(),
         }
     }
@@ -422,6 +432,7 @@ fn pools(now: &Snapshot, targets: &[TargetView]) -> Vec<PoolView> {
         view.osts += 1;
         if let Some(target) = targets.iter().find(|target| target.name == *ost) {
             view.size += target.size;
+            view.used += target.used;
             view.available += target.available;
         }
     }

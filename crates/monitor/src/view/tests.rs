@@ -4,6 +4,7 @@ use crate::sample::Sample;
 fn snapshot(at_ms: u64, read: f64, counts: Vec<u64>, writes: u64) -> Snapshot {
     let mut sample = Sample::default();
     sample.put("nacre_target_size_bytes", &["OST0000"], 1000.0);
+    sample.put("nacre_target_free_bytes", &["OST0000"], 100.0);
     sample.put("nacre_target_available_bytes", &["OST0000"], 20.0);
     sample.put("nacre_target_healthy", &["OST0000"], 1.0);
     sample.put("nacre_evictions", &["OST0000"], read / 1000.0);
@@ -44,6 +45,8 @@ fn rates_are_those_between_two_snapshots() {
     let ost = view.targets.iter().find(|target| target.name == "OST0000").expect("it is there");
     assert_eq!((ost.read, ost.requests, ost.mean_s), (2000.0, 10.0, Some(0.2)));
     assert_eq!((view.total.read, view.jobs[0].requests, view.pools[0].size), (2000.0, 2.0, 1000.0));
+    // Reserved space is neither used nor available.
+    assert_eq!((ost.used, ost.available, view.total.used, view.pools[0].used), (900.0, 20.0, 900.0, 900.0));
     let none = View::of(None, &now);
     assert_eq!((none.total.read, none.jobs.len(), none.slow.len()), (0.0, 0, 0));
     // A new run of the process.

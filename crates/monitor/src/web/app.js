@@ -47,7 +47,8 @@ function bar(used) {
     drawn("rect", { width: Math.max(0, Math.min(1, used)) * 100, height: 10 }));
   return element("span", {}, shape, `${(used * 100).toFixed(0)} %`);
 }
-const use = (row) => row.size > 0 ? bar(1 - row.available / row.size) : "-";
+// As df: what is reserved counts neither as used nor as available.
+const use = (row) => row.used + row.available > 0 ? bar(row.used / (row.used + row.available)) : "-";
 
 // A table of rows; columns are [title, function of a row]. The first one heads its row.
 function table(id, columns, rows, none) {
@@ -99,7 +100,7 @@ function charts(view, history) {
   get("charts").replaceChildren(
     chart("Throughput of OSTs", [curve("read", history.read), curve("written", history.write)], rate, span),
     chart("Metadata operations", [curve("at MDTs", history.metadata)], perSecond, span),
-    chart("Latency, 99 %", [curve("OST reads and writes", history.ost_p99_s), curve("MDT requests", history.mdt_p99_s)], quiet, span),
+    chart("Latency, 99th percentile", [curve("OST reads and writes", history.ost_p99_s), curve("MDT requests", history.mdt_p99_s)], quiet, span),
     space);
 }
 
@@ -123,7 +124,7 @@ function show({ view, history }) {
   ], view.targets, "No target answers.");
   table("jobs", [["Job", (row) => row.job], ["Requests", (row) => perSecond(row.requests)], ["Read", (row) => rate(row.read)], ["Written", (row) => rate(row.write)]],
     view.jobs, "No job makes requests.");
-  table("slow", [["Operation", (row) => row.operation], ["Target", (row) => row.target], ["99 %", (row) => time(row.p99_s)], ["Requests", (row) => perSecond(row.rate)]],
+  table("slow", [["Operation", (row) => row.operation], ["Target", (row) => row.target], ["99th percentile", (row) => time(row.p99_s)], ["Requests", (row) => perSecond(row.rate)]],
     view.slow, "No operation takes longer than 100 ms.");
   table("pools", [["Pool", (row) => row.name], ["OSTs", (row) => whole(row.osts)], ["Used", use], ["Available", (row) => bytes(row.available)]],
     view.pools, "There are no pools.");

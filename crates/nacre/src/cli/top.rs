@@ -117,7 +117,7 @@ fn screen(view: &View, (columns, lines): (usize, usize)) -> String {
 fn text(view: &View) -> String {
     let total = &view.total;
     let mut out = format!(
-        "file system '{}': read {}/s, written {}/s, {} metadata operations/s, OSTs 99 % {}, MDTs 99 % {}\n",
+        "file system '{}': read {}/s, written {}/s, {} metadata operations/s, 99th percentile {} at OSTs, {} at MDTs\n",
         plain(&view.fsname),
         bytes(total.read),
         bytes(total.write),
@@ -135,7 +135,8 @@ fn text(view: &View) -> String {
         "TARGET", "STATE", "USE%", "AVAILABLE", "READ/S", "WRITTEN/S", "REQS/S", "MEAN", "BUSY"
     );
     for target in &view.targets {
-        let used = if target.size > 0.0 { 100.0 * (1.0 - target.available / target.size) } else { 0.0 };
+        let usable = target.used + target.available;
+        let used = if usable > 0.0 { 100.0 * target.used / usable } else { 0.0 };
         let _ = writeln!(
             out,
             "{:<9} {:<10} {used:>4.0}% {:>10} {:>12} {:>12} {:>9} {:>9} {:>5}",
@@ -152,7 +153,7 @@ fn text(view: &View) -> String {
     rates(&mut out, "MOUNT", view.mounts.iter().map(|row| (&row.mount, row.requests, row.read, row.write)));
     rates(&mut out, "JOB", view.jobs.iter().map(|row| (&row.job, row.requests, row.read, row.write)));
     if !view.slow.is_empty() {
-        let _ = writeln!(out, "\n{:<24} {:<9} {:>9} {:>9}", "SLOW OPERATION", "TARGET", "99 %", "REQS/S");
+        let _ = writeln!(out, "\n{:<24} {:<9} {:>9} {:>9}", "SLOW OPERATION", "TARGET", "P99", "REQS/S");
         for slow in &view.slow {
             let (operation, target) = (plain(&slow.operation), plain(&slow.target));
             let _ = writeln!(
