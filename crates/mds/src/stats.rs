@@ -196,7 +196,7 @@ impl MdsStats {
     pub(crate) fn new() -> MdsStats {
         MdsStats {
             all: EventStats::new(EVENTS),
-            services: EventStats::new(SERVICE_EVENTS),
+            services: EventStats::with_times(SERVICE_EVENTS),
             jobs: JobStats::new(EVENTS),
             exports: Exports::default(),
         }

@@ -194,7 +194,7 @@ impl Default for Counters {
     fn default() -> Counters {
         Counters {
             succeeded: EventStats::new(EVENTS),
-            services: EventStats::new(SERVICE_EVENTS),
+            services: EventStats::with_times(SERVICE_EVENTS),
             failed: [const { AtomicU64::new(0) }; KINDS],
             shards: Default::default(),
             is_stopping: AtomicBool::new(false),

@@ -53,12 +53,12 @@ struct Counter {
     inverse_min: AtomicU64,
     max: AtomicU64,
     /// Histogram of amounts in microseconds: row `n` counts those up to 2^n that fit in no row before it, the
-    /// last one all longer ones. Empty for other units.
+    /// last one all longer ones. Empty for other units, and without histograms.
     times: Box<[AtomicU64]>,
 }
 
 impl Counter {
-    fn of(event: &Event) -> Counter {
+    fn with_times(event: &Event) -> Counter {
         let rows = if event.unit == "usecs" { TIME_ROWS } else { 0 };
         Counter { times: (0..rows).map(|_| AtomicU64::new(0)).collect(), ..Counter::default() }
     }
@@ -99,12 +99,17 @@ pub struct Row {
 impl EventStats {
     /// Creates counters for `events`, all zero.
     pub fn new(events: &'static [Event]) -> EventStats {
-        let shard = || Shard(events.iter().map(Counter::of).collect());
-        EventStats {
-            events,
-            shards: (0..SHARDS).map(|_| shard()).collect(),
-            started: AtomicU64::new(now_ns()),
-        }
+        EventStats::of(events, |_| Counter::default())
+    }
+
+    /// Creates counters with histograms of times. One for each client or job would take much memory.
+    pub fn with_times(events: &'static [Event]) -> EventStats {
+        EventStats::of(events, Counter::with_times)
+    }
+
+    fn of(events: &'static [Event], counter: fn(&Event) -> Counter) -> EventStats {
+        let shard = |_| Shard(events.iter().map(counter).collect());
+        EventStats { events, shards: (0..SHARDS).map(shard).collect(), started: AtomicU64::new(now_ns()) }
     }
 
     /// Counts an event with this index in the list; an index beyond the list is ignored.
@@ -135,15 +140,15 @@ impl EventStats {
         self.events
     }
 
-    /// Returns the histogram of the event with this index, if its amounts are microseconds: row `n` counts
+    /// Returns the histogram of the event with this index, if there is one: row `n` counts
     /// those up to 2^n that fit in no row before it, the last one all longer ones.
     pub fn times(&self, index: usize) -> Option<[u64; TIME_ROWS]> {
-        self.events.get(index).filter(|event| event.unit == "usecs")?;
-        let mut sums = [0; TIME_ROWS];
+        let (mut sums, mut has_times) = ([0; TIME_ROWS], false);
         for counter in self.shards.iter().filter_map(|shard| shard.0.get(index)) {
+            has_times |= !counter.times.is_empty();
             sums.iter_mut().zip(&counter.times).for_each(|(sum, row)| *sum += row.load(Ordering::Relaxed));
         }
-        Some(sums)
+        has_times.then_some(sums)
     }
 
     /// Returns the counts of the event with this index.
@@ -285,7 +290,7 @@ mod tests {
         let rows = [0, 1, 2, 3, 4, 5, 1 << 24, (1 << 24) + 1, u64::MAX].map(time_row);
         assert_eq!(rows, [0, 0, 1, 2, 2, 3, 24, 25, 25]);
         const TIMED: &[Event] = &[Event { name: "read", unit: "usecs" }, EVENTS[0]];
-        let stats = EventStats::new(TIMED);
+        let stats = EventStats::with_times(TIMED);
         nacre_env::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| [1, 900, 1000, u64::MAX].into_iter().for_each(|time| stats.count(0, time)));
@@ -295,6 +300,7 @@ mod tests {
         let mut expected = [0; TIME_ROWS];
         (expected[0], expected[10], expected[TIME_ROWS - 1]) = (4, 8, 4);
         assert_eq!((stats.times(0), stats.times(1), stats.times(2)), (Some(expected), None, None));
+        assert_eq!(EventStats::new(TIMED).times(0), None);
         stats.clear();
         assert_eq!(stats.times(0), Some([0; TIME_ROWS]));
     }

@@ -98,7 +98,7 @@ pub struct FrontStats {
 
 impl FrontStats {
     pub(super) fn new() -> FrontStats {
-        FrontStats { events: EventStats::new(EVENTS), extents: ExtentsStats::default() }
+        FrontStats { events: EventStats::with_times(EVENTS), extents: ExtentsStats::default() }
     }
 
     /// Returns the statistics of reads and writes by size and position.
