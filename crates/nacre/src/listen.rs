@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result};
 use nacre_types::limits::PORT_DEFAULT;
 use nacre_types::nid::MountSource;
 use nacre_types::{Nid, Security, SecurityError};
+use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -293,11 +294,29 @@ fn endpoint(bind: SocketAddr, security: Security, own: &[IpAddr]) -> Result<Endp
 /// Returns the addresses of this host's interfaces that are up, except link-local ones, in the order of the
 /// kernel.
 fn own_addresses() -> Result<Vec<IpAddr>> {
-    let fail = || Failure::because("list the addresses of this host");
+    let mut all = Vec::new();
+    for (_, ip) in interfaces().map_err(Failure::because("list the addresses of this host"))? {
+        let is_of_link = match ip {
+            IpAddr::V4(ip) => ip.is_link_local(),
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        };
+        if !is_of_link && !all.contains(&ip) {
+            all.push(ip);
+        }
+    }
+    Ok(all)
+}
+
+/// Returns the interfaces of this host that are up, by name, each with one of its addresses, in the order of the
+/// kernel.
+///
+/// # Errors
+/// If the system does not list them.
+pub fn interfaces() -> io::Result<Vec<(String, IpAddr)>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: `first` is valid for writing; the list is released below.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
-        return Err(fail()(io::Error::last_os_error()));
+        return Err(io::Error::last_os_error());
     }
     let mut all = Vec::new();
     let mut at = first;
@@ -322,13 +341,9 @@ fn own_addresses() -> Result<Vec<IpAddr>> {
                 _ => continue,
             }
         };
-        let is_of_link = match ip {
-            IpAddr::V4(ip) => ip.is_link_local(),
-            IpAddr::V6(ip) => ip.is_unicast_link_local(),
-        };
-        if !is_of_link && !all.contains(&ip) {
-            all.push(ip);
-        }
+        // SAFETY: each entry has a name, which ends with a zero byte.
+        let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+        all.push((name.to_string_lossy().into_owned(), ip));
     }
     // SAFETY: `first` came from getifaddrs and nothing refers to the list any more.
     unsafe { libc::freeifaddrs(first) };

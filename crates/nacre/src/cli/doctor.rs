@@ -20,6 +20,7 @@ use clap::Args;
 use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Examines this host, and a file system on it, for what makes it slow or unsafe
 ///
@@ -151,6 +152,12 @@ impl Finding {
         self.change = Some(change);
         self
     }
+}
+
+/// Returns the median of times; zero without any.
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
 /// Files of the kernel and of the system's configuration, below a root that tests replace.

@@ -50,7 +50,7 @@ fn kernel(machine: &Machine) -> Option<Finding> {
             "kernel",
             format!("Linux {release} has no FUSE over io_uring; mounts use /dev/fuse"),
         )
-        .remedy("Linux 6.14 or newer serves small requests in about half the time"),
+        .remedy("Linux 6.14 or newer has it, and serves small requests faster"),
         _ => Finding::ok("kernel", format!("Linux {release}")),
     })
 }

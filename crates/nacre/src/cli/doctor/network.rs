@@ -1,6 +1,7 @@
 //! The network between this host and the servers: reachability, round trips, packet sizes and losses.
 
-use super::{Finding, Machine, Subject};
+use super::{Finding, Machine, Subject, median};
+use crate::listen;
 use nacre_env::clock::Instant;
 use nacre_types::Nid;
 use std::collections::BTreeSet;
@@ -91,8 +92,7 @@ fn round_trip(address: SocketAddr) -> io::Result<(Duration, TcpStream)> {
         last = Some(TcpStream::connect_timeout(&address, CONNECT_LIMIT)?);
         times.push(start.elapsed());
     }
-    times.sort();
-    last.map(|last| (times[CONNECTS / 2], last)).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    last.map(|last| (median(times), last)).ok_or_else(|| io::ErrorKind::NotConnected.into())
 }
 
 /// Returns the largest packet on the way of a connection, as the kernel has discovered it.
@@ -116,51 +116,8 @@ fn path_mtu(connection: &TcpStream) -> Option<u64> {
 
 /// Returns the interface that has an address.
 fn interface_of(address: IpAddr) -> Option<String> {
-    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the pointer is valid for the call; the list is freed below.
-    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return None;
-    }
-    let (mut next, mut found) = (list, None);
-    while !next.is_null() {
-        // SAFETY: elements of the list are valid until it is freed, and `ifa_addr` is null or the address of
-        // a structure of the family that it names.
-        let (name, of, following) = unsafe {
-            let entry = &*next;
-            (std::ffi::CStr::from_ptr(entry.ifa_name), ip_of(entry.ifa_addr), entry.ifa_next)
-        };
-        if of == Some(address) {
-            found = Some(name.to_string_lossy().into_owned());
-        }
-        next = following;
-    }
-    // SAFETY: the list came from getifaddrs and is not used any more.
-    unsafe { libc::freeifaddrs(list) };
-    found
-}
-
-/// Returns an IP address from a socket address.
-///
-/// # Safety
-/// The pointer is null, or points to a structure of the family that it names.
-unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: see above.
-    unsafe {
-        match i32::from((*address).sa_family) {
-            libc::AF_INET => {
-                let address = &*address.cast::<libc::sockaddr_in>();
-                Some(IpAddr::V4(u32::from_be(address.sin_addr.s_addr).into()))
-            }
-            libc::AF_INET6 => {
-                let address = &*address.cast::<libc::sockaddr_in6>();
-                Some(IpAddr::V6(address.sin6_addr.s6_addr.into()))
-            }
-            _ => None,
-        }
-    }
+    let all = listen::interfaces().ok()?;
+    all.into_iter().find_map(|(name, own)| (own == address).then_some(name))
 }
 
 /// Examines an interface: packet size, speed, drops.

@@ -1,6 +1,6 @@
 //! Disks and local file systems below targets.
 
-use super::{Change, Finding, Machine, Subject};
+use super::{Change, Finding, Machine, Subject, median};
 use crate::cli::status::size;
 use crate::instance::Instance;
 use nacre_env::clock::Instant;
@@ -275,6 +275,5 @@ fn median_sync(dir: &Path) -> io::Result<Duration> {
         file.sync_data()?;
         times.push(start.elapsed());
     }
-    times.sort();
-    Ok(times[SYNCS / 2])
+    Ok(median(times))
 }
