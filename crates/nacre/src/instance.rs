@@ -23,7 +23,7 @@ use nacre_ondisk::superblock::{FORMAT_VERSION, FORMAT_VERSION_LISTED, Superblock
 use nacre_store::object::block::is_block_store;
 use nacre_types::{TargetId, TargetKind, Timestamp};
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -468,15 +468,26 @@ fn sync_dir(dir: &Path) -> Result<()> {
         .map_err(Failure::because(format!("make {} durable", dir.display())))
 }
 
+/// Returns random bytes of the system, fit for secrets.
+///
+/// # Errors
+/// If the system has no random numbers.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
+            .map_err(Failure::because("draw random numbers"))?;
+    }
+    Ok(bytes)
+}
+
 /// Returns 16 random bytes, marked as a version 4 UUID.
 ///
 /// # Errors
 /// If the system has no random numbers.
 pub fn random_uuid() -> Result<[u8; 16]> {
-    let mut uuid = [0u8; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut uuid))
-        .map_err(Failure::because("read /dev/urandom"))?;
+    let mut uuid: [u8; 16] = random()?;
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     Ok(uuid)

@@ -3,7 +3,7 @@
 use super::top;
 use crate::failure::{Failure, Result};
 use crate::http_address::HttpAddress;
-use crate::instance::{if_there, write_private};
+use crate::instance::{if_there, random, write_private};
 use crate::process::StopSignals;
 use nacre_monitor::WebSite;
 use nacre_monitor::http::Server;
@@ -60,12 +60,5 @@ pub fn run(args: &WebArgs) -> Result<i32> {
 
 /// Draws a random secret of 256 bits.
 fn secret() -> Result<String> {
-    let mut bytes = [0u8; 32];
-    let fail = || Failure::because("draw a random token");
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
-            .map_err(fail())?;
-    }
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(random::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }
