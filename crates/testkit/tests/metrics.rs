@@ -178,15 +178,8 @@ fn clients_that_do_not_read_keep_no_operation_waiting() {
     cluster.stop_and_check();
 }
 
-/// Returns the CPU time of a process, in ticks of 10 ms.
-fn ticks(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
-    let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
-    [11, 12].map(|field: usize| fields[field].parse::<u64>().expect("a number")).iter().sum()
-}
-
 #[test]
-fn a_hundred_targets_are_gathered_quickly() {
+fn a_hundred_targets_are_in_one_answer() {
     if !have(&["/dev/fuse"]) || !have_root() {
         return;
     }
@@ -201,28 +194,11 @@ fn a_hundred_targets_are_gathered_quickly() {
     nacre(&["lfs", "setstripe", "-c", "-1", text(&mount)]);
     write(&mount.join("file"), 200 << 20);
     assert_eq!(File::open(mount.join("file")).expect("open").read(&mut [0; 4096]).expect("read"), 4096);
-    let pid: u32 =
-        fs::read_to_string(data.join("run/node.pid")).expect("a pid").trim().parse().expect("a number");
-    const ROUNDS: u32 = 20;
-    let (before, mut times, mut bytes) = (ticks(pid), Vec::new(), 0);
-    for _ in 0..ROUNDS {
-        // Older figures would be served again.
-        std::thread::sleep(Duration::from_millis(300));
-        let start = Instant::now();
+    // Figures of a moment ago may be served.
+    wait::until(wait::SOON, "all targets are there, with the write on each", || {
         let metrics = http::get(port, "/metrics");
-        times.push(start.elapsed());
-        bytes = metrics.len();
-        let written = ["operation=\"ost_write\""];
-        assert!(sum(&metrics, "nacre_request_duration_seconds_count", &written) >= Some(100.0));
-        assert_eq!(sum(&metrics, "nacre_target_up", &[]), Some(102.0));
-    }
-    times.sort();
-    let cpu_ms = (ticks(pid) - before) * 10 / u64::from(ROUNDS);
-    let median = times[times.len() / 2];
-    println!(
-        "100 OSTs: {bytes} bytes, median {median:?}, worst {:?}, {cpu_ms} ms of CPU each",
-        times[times.len() - 1]
-    );
-    assert!(median < Duration::from_millis(250), "{times:?}");
+        let written = sum(&metrics, "nacre_request_duration_seconds_count", &["operation=\"ost_write\""]);
+        (written >= Some(100.0) && sum(&metrics, "nacre_target_up", &[]) == Some(102.0)).then_some(())
+    });
     nacre(&["down", text(&data)]);
 }

@@ -189,6 +189,7 @@ echo kept > /mnt/nacre/file
 nacre status
 : A crash.
 systemctl kill -s KILL --kill-whom=main nacre@home
+wait_for '[ "$(systemctl show -P NRestarts nacre@home)" = 1 ]'
 wait_for '[ "$(cat /mnt/nacre/file 2>/dev/null)" = kept ]'
 systemctl show -P NRestarts nacre@home | sed 's/^/restarts /'
 : Separate processes.
