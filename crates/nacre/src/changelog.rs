@@ -11,7 +11,8 @@ use std::time::Duration;
 
 /// Timeout of a request: longer than the wait of a mount for an MDT.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Pause of a reader that follows a changelog, when there is nothing new.
+/// Interval at which a reader that follows a changelog polls the MDT when there is nothing new. MDTs hold no request
+/// of a reader open, so that slow readers cost them nothing.
 pub const FOLLOW_PAUSE: Duration = Duration::from_millis(200);
 
 /// Parses `FSNAME-MDT0000`: the name of the file system, and the index.
