@@ -25,9 +25,9 @@ use crate::validity::Validity;
 use crate::write_back::table::Table;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_layout::{Layout, StripeObject};
-use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, Status, Timestamp, TransNo, attr};
+use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, Owners, Status, Timestamp, TransNo, attr};
 use nacre_wire::mds::{DataUpdate, LockFamily, LockOwner, OpenFlags};
-use nacre_wire::oss::ObjectAttr;
+use nacre_wire::oss::{Charge, ObjectAttr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -94,6 +94,11 @@ impl FileState {
             job: JobCell::default(),
             lockers: Mutex::default(),
         }
+    }
+
+    /// Returns who pays for space that a write uses. `is_exempt`: no quota applies to the writer.
+    pub fn charge(&self, is_exempt: bool) -> Charge {
+        Charge { owners: self.lock().owners, is_exempt }
     }
 
     pub fn lock(&self) -> nacre_env::sync::MutexGuard<'_, FileInner> {
@@ -221,6 +226,8 @@ pub(crate) struct FileInner {
     pub transno: TransNo,
     /// True if there are set-id bits or capabilities, which writes by users other than root drop.
     pub privileged: bool,
+    /// Who pays for the space.
+    pub owners: Owners,
     pub ranges: RangeLocks,
     /// Data read ahead. A thread that changes data invalidates its range here before it releases the byte
     /// range.
@@ -231,6 +238,7 @@ impl FileInner {
     /// Takes over attributes from the MDT; `lease` is the one they were requested under.
     pub fn learn(&mut self, attr: &Attr, lease: u64, size_is_exact: bool) {
         self.transno = self.transno.max(TransNo(attr.version));
+        self.owners = Owners::from(attr);
         self.privileged = attr.mode & (attr::S_ISUID | attr::S_ISGID) != 0
             || attr.flags.contains(AttrFlags::HAS_CAPABILITY);
         if size_is_exact {

@@ -61,6 +61,7 @@ mod open_dir;
 mod opens;
 mod pages;
 mod placement;
+mod quotas;
 mod read_ahead;
 mod requests;
 mod shards;

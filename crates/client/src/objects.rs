@@ -14,7 +14,7 @@ use crate::tunables::Tunables;
 use nacre_layout::{Layout, StripeObject, object_sizes};
 use nacre_types::{Explain, FailureResult, Status, StatusResult};
 use nacre_wire::lock::IoLock;
-use nacre_wire::oss::{ObjectAttr, OssReply, OssRequest};
+use nacre_wire::oss::{Charge, ObjectAttr, OssReply, OssRequest};
 use std::sync::Arc;
 
 /// A write of this size shows how fast servers are: the request itself is a small part of it.
@@ -127,12 +127,18 @@ impl Objects {
     }
 
     /// Sets the sizes of objects to their parts of a file of `size` bytes.
-    pub(crate) fn cut_objects(&self, layout: &Layout, size: u64, lock: IoLock) -> FailureResult<()> {
+    pub(crate) fn cut_objects(
+        &self,
+        layout: &Layout,
+        size: u64,
+        lock: IoLock,
+        charge: Charge,
+    ) -> FailureResult<()> {
         let requests = || {
             object_sizes(layout, size).map(|(stripe, size)| {
                 // If no data is to remain, none can be lost.
                 let written = stripe.written && size > 0;
-                (stripe.ost_index, OssRequest::Truncate { object: stripe.object, size, lock, written })
+                (stripe.ost_index, OssRequest::Truncate { object: stripe.object, size, lock, written, charge })
             })
         };
         self.requests.on_objects("cut", requests).map(drop)

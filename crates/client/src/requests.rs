@@ -15,6 +15,7 @@ pub(crate) mod unsynced;
 use crate::caller::Caller;
 use crate::faults::Faults;
 use crate::lease::Lease;
+use crate::quotas::Quotas;
 use crate::node::NodeTable;
 use crate::requests::capabilities::CapabilityTable;
 use crate::requests::joining::Joining;
@@ -43,6 +44,7 @@ pub struct Requests {
     pub(crate) silent: Silent,
     pub(crate) faults: Faults,
     pub(crate) capabilities: CapabilityTable,
+    pub(crate) quotas: Quotas,
     lease: Arc<Lease>,
     nodes: Arc<NodeTable>,
     tasks: Arc<Tasks>,
@@ -86,6 +88,7 @@ impl Requests {
             silent: Silent::default(),
             faults: Faults::default(),
             capabilities: CapabilityTable::new(),
+            quotas: Quotas::default(),
             lease,
             nodes,
             tasks,

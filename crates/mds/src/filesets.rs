@@ -322,6 +322,7 @@ pub(crate) fn fids_of<'a>(request: &'a MdsRequest<'_>) -> [Option<&'a Fid>; 2] {
         | MdsRequest::FilesOn { .. }
         | MdsRequest::Inodes { .. }
         | MdsRequest::Changelog(_)
+        | MdsRequest::Quota(_)
         | MdsRequest::Peer(_) => [None, None],
     }
 }

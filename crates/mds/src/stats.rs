@@ -142,6 +142,7 @@ fn service_row(request: &MdsRequest<'_>) -> usize {
         | MdsRequest::FidToPath { .. }
         | MdsRequest::FilesOn { .. }
         | MdsRequest::Changelog(_)
+        | MdsRequest::Quota(_)
         | MdsRequest::Inodes { .. } => const { of("mds_get_info") },
     }
 }

@@ -13,6 +13,7 @@ mod capabilities;
 mod clients;
 mod grants;
 mod locks;
+mod quota;
 mod reads;
 mod room;
 mod seldom;

@@ -4,6 +4,7 @@ use crate::arguments::{check_bulk, check_count, check_object, check_objects, che
 use crate::capabilities::Capabilities;
 use crate::clients::LockClients;
 use crate::locks::Target;
+use crate::quota::{Charged, Quota};
 use crate::room::Room;
 use crate::seldom::Seldom;
 use crate::stats::{BrwStats, Counters, JOB_EVENTS, Operation, PeerStats, Transfer, job_rows};
@@ -20,9 +21,9 @@ use nacre_rpc::{Call, Direction, Export, Exports, Hold, Moment, OssService, Read
 use nacre_store::object::trim::Trimmer;
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek};
 use nacre_types::nodemap::Nodemaps;
-use nacre_types::{Capability, ClientUuid, Fid, JobId, Status, StatusResult, TargetId};
+use nacre_types::{Capability, ClientUuid, Fid, JobId, Owners, Status, StatusResult, TargetId};
 use nacre_wire::lock::IoLock;
-use nacre_wire::oss::{self, Advice, Bulk, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
+use nacre_wire::oss::{self, Advice, Bulk, Charge, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
@@ -89,6 +90,7 @@ pub struct ObjectServer {
     room: Room,
     hold: Hold,
     pub(crate) trimmer: OnceLock<Trimmer>,
+    pub(crate) quota: OnceLock<Quota>,
     failures: Seldom,
 }
 
@@ -111,7 +113,11 @@ impl ObjectServer {
     ) -> io::Result<ObjectServer> {
         let (clients, expected) = LockClients::open(dir)?;
         let awaited = expected.len();
+        let quota = Quota::open(&store, index)?;
         let server = ObjectServer::with(store, index, Some(clients), expected, config);
+        if let Some(quota) = quota {
+            let _ = server.quota.set(quota);
+        }
         if awaited > 0 {
             let window = config.recovery_window.as_secs();
             log::info!("{}: recovery of {awaited} clients, for {window} s at most", TargetId::ost(index));
@@ -143,6 +149,7 @@ impl ObjectServer {
             room: Room::default(),
             hold: Hold::default(),
             trimmer: OnceLock::new(),
+            quota: OnceLock::new(),
             failures: Seldom::default(),
         }
     }
@@ -276,14 +283,18 @@ impl ObjectServer {
         if let Some(trimmer) = self.trimmer.get() {
             trimmer.stop();
         }
+        if let Some(quota) = self.quota.get() {
+            quota.stop();
+        }
         self.target.store.close().map_err(StopError::Store)
     }
 
     /// Runs a request; each kind has a method of its own.
     fn run(&self, export: &Export, request: &OssRequest, bulk: Bulk<'_>) -> Outcome {
         match request {
-            OssRequest::Write { object, offset, sync, granted, lock, written, .. } => {
-                let how = WriteHow { sync: *sync, granted: *granted, lock: *lock, written: *written };
+            OssRequest::Write { object, offset, sync, granted, lock, written, charge, .. } => {
+                let (sync, granted, lock) = (*sync, *granted, *lock);
+                let how = WriteHow { sync, granted, lock, written: *written, charge };
                 self.write(export, *object, *offset, &how, bulk)
             }
             OssRequest::Read { object, offset, len, ahead, lock, written } => {
@@ -292,20 +303,17 @@ impl ObjectServer {
             }
             OssRequest::GetAttr { object, glimpse } => self.getattr(export, *object, *glimpse),
             OssRequest::DataVersion { object } => self.data_version(*object),
-            OssRequest::Truncate { object, size, lock, written } => {
+            OssRequest::Truncate { object, size, lock, written, charge } => {
                 check_object(*object, self.target.index)?;
                 check_range(*size, 0)?;
                 self.check_there(*object, *written)?;
                 let _change = self.lock_change(export, *lock, *object, Extent::new(*size, Extent::EOF))?;
-                self.changed(*object, self.target.store.truncate(*object, *size), 0)
+                self.changed(*object, charge.owners, self.target.store.truncate(*object, *size), 0)
             }
-            OssRequest::Fallocate { object, kind, offset, len, lock, written } => {
-                check_object(*object, self.target.index)?;
-                check_range(*offset, *len)?;
-                self.check_there(*object, *written)?;
-                let _change = self.lock_change(export, *lock, *object, extent(*offset, *len))?;
-                let after = self.target.store.fallocate(*object, fallocate(*kind), *offset, *len);
-                self.changed(*object, after, *len)
+            OssRequest::Fallocate { object, kind, offset, len, lock, written, charge } => {
+                let (object, written, offset, len) = (*object, *written, *offset, *len);
+                let charged = Charged { object, charge, written, offset, len, granted: false };
+                self.fallocate(export, *lock, *kind, &charged)
             }
             OssRequest::Seek { object, offset, kind, lock, written } => {
                 check_object(*object, self.target.index)?;
@@ -334,6 +342,17 @@ impl ObjectServer {
                 self.evict(client);
                 Ok((OssReply::Done, 0))
             }
+            OssRequest::QuotaRound { round } => {
+                let accounts = self.accounts().ok_or(Status::EOPNOTSUPP)?;
+                Ok((OssReply::Quota(accounts.book().round(round)), 0))
+            }
+            OssRequest::SetOwners { objects } => {
+                objects.iter().try_for_each(|(object, _)| check_object(*object, self.target.index))?;
+                if let Some(accounts) = self.accounts() {
+                    accounts.set_owners(objects)?;
+                }
+                Ok((OssReply::Done, 0))
+            }
         }
     }
 
@@ -357,9 +376,32 @@ impl ObjectServer {
 
     /// Completes a request that changes an object's size or space: the object may have changed even if the
     /// request failed.
-    fn changed(&self, object: Fid, after: Result<ObjectAttr, ObjectError>, amount: u64) -> Outcome {
+    fn changed(
+        &self,
+        object: Fid,
+        owners: Owners,
+        after: Result<ObjectAttr, ObjectError>,
+        amount: u64,
+    ) -> Outcome {
         self.object_changed(object);
-        Ok((OssReply::Attr(attr(after?)), amount))
+        let after = after?;
+        self.count_change(object, owners, &after);
+        Ok((OssReply::Attr(attr(after)), amount))
+    }
+
+    fn fallocate(&self, export: &Export, lock: IoLock, kind: FallocateKind, what: &Charged<'_>) -> Outcome {
+        let Charged { object, charge, written, offset, len, .. } = *what;
+        check_object(object, self.target.index)?;
+        check_range(offset, len)?;
+        self.check_there(object, written)?;
+        let _change = self.lock_change(export, lock, object, extent(offset, len))?;
+        let charged = match kind {
+            FallocateKind::Punch => None,
+            _ => self.charge(export, what)?,
+        };
+        let after = self.target.store.fallocate(object, fallocate(kind), offset, len);
+        self.charged(charged);
+        self.changed(object, charge.owners, after, len)
     }
 
     fn sync(&self, object: Option<Fid>) -> Outcome {
@@ -397,6 +439,7 @@ impl ObjectServer {
     fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Outcome {
         check_sequence(sequence, self.target.index)?;
         let first = self.target.store.abilities().ids_of(sequence)?.destroy_orphans(sequence, last_used)?;
+        self.count_destroyed(|accounts| accounts.destroyed_above(sequence, last_used));
         self.room.look_again();
         Ok((OssReply::Precreated { first, count: 0 }, 0))
     }
@@ -404,24 +447,29 @@ impl ObjectServer {
     fn destroy(&self, objects: &[Fid]) -> Outcome {
         check_objects(objects, self.target.index)?;
         let count = self.target.store.destroy(objects)?;
+        self.count_destroyed(|accounts| accounts.destroyed(objects));
         objects.iter().for_each(|object| self.object_changed(*object));
         self.room.look_again();
         Ok((OssReply::Done, count))
     }
 
-    fn write(&self, export: &Export, object: Fid, offset: u64, how: &WriteHow, bulk: Bulk<'_>) -> Outcome {
+    fn write(&self, export: &Export, object: Fid, offset: u64, how: &WriteHow<'_>, bulk: Bulk<'_>) -> Outcome {
         check_object(object, self.target.index)?;
         let Bulk::Send(data) = bulk else { return Err(Status::EPROTO.into()) };
         check_bulk(data.len())?;
         check_range(offset, data.len() as u64)?;
         let _change = self.lock_change(export, how.lock, object, extent(offset, data.len() as u64))?;
         self.check_there(object, how.written)?;
-        let transfer = self.begin_transfer(export, Direction::Write, offset, data.len() as u64);
+        let WriteHow { charge, written, granted, .. } = *how;
+        let len = data.len() as u64;
+        let charged = self.charge(export, &Charged { object, charge, written, offset, len, granted })?;
+        let transfer = self.begin_transfer(export, Direction::Write, offset, len);
         let written = match how.granted {
             true => self.target.store.write_promised(object, offset, data),
             false => self.target.store.write(object, offset, data),
         };
         drop(transfer);
+        let is_near_quota = self.charged(charged);
         // A write that failed may have written a part.
         self.object_changed(object);
         let written = written?;
@@ -430,7 +478,7 @@ impl ObjectServer {
             self.target.store.sync(object)?;
         }
         // No truncation: `check_bulk` limits the length.
-        Ok((OssReply::Written(written as u32), written as u64))
+        Ok((OssReply::Written { bytes: written as u32, is_near_quota }, written as u64))
     }
 
     fn read(
@@ -535,12 +583,13 @@ impl ObjectServer {
 }
 
 /// Options of a write.
-struct WriteHow {
+struct WriteHow<'a> {
     sync: bool,
     granted: bool,
     lock: IoLock,
     /// The object has been written to before, so it must exist.
     written: bool,
+    charge: &'a Charge,
 }
 
 /// Options of a read.
@@ -584,6 +633,7 @@ fn is_expected(status: Status) -> bool {
     matches!(
         status,
         Status::ENOSPC
+            | Status::EDQUOT
             | Status::EFBIG
             | Status::ENXIO
             | Status::EINVAL
@@ -678,6 +728,7 @@ fn operation_of(request: &OssRequest) -> Operation {
         OssRequest::Locks { .. } => Operation::Locks,
         OssRequest::Evict { .. } => Operation::Evict,
         OssRequest::Advise { .. } => Operation::Advise,
+        OssRequest::QuotaRound { .. } | OssRequest::SetOwners { .. } => Operation::Quota,
     }
 }
 

@@ -51,11 +51,13 @@ pub enum Operation {
     Evict,
     /// Advice about cached data.
     Advise,
+    /// Quota rounds, and changes of owners.
+    Quota,
 }
 
 impl Operation {
     /// All kinds.
-    pub const ALL: [Operation; 16] = [
+    pub const ALL: [Operation; 17] = [
         Operation::Read,
         Operation::Write,
         Operation::GetAttr,
@@ -72,6 +74,7 @@ impl Operation {
         Operation::Locks,
         Operation::Evict,
         Operation::Advise,
+        Operation::Quota,
     ];
 
     /// Returns name and unit of the row in Lustre's `stats`.
@@ -93,6 +96,7 @@ impl Operation {
             Operation::Locks => ("ldlm", "reqs"),
             Operation::Evict => ("evict", "reqs"),
             Operation::Advise => ("ladvise", "reqs"),
+            Operation::Quota => ("quotactl", "reqs"),
         };
         Event { name, unit }
     }
@@ -118,6 +122,7 @@ impl Operation {
             Operation::Locks => "ldlm_extent_enqueue",
             Operation::Evict => "ost_evict",
             Operation::Advise => "ost_ladvise",
+            Operation::Quota => "ost_quotactl",
         };
         Event { name, unit: "usecs" }
     }
@@ -134,6 +139,7 @@ pub const SERVICES: [(&str, &[&str]); 3] = [
             "ost_destroy",
             "ost_set_info",
             "ost_evict",
+            "ost_quotactl",
             "ldlm_extent_enqueue",
             "obd_ping",
         ],

@@ -49,7 +49,7 @@ impl OssService for Null {
     ) -> StatusResult<OssReply> {
         Ok(match bulk {
             Bulk::None => OssReply::Done,
-            Bulk::Send(data) => OssReply::Written(data.len() as u32),
+            Bulk::Send(data) => OssReply::written(data.len() as u32),
             Bulk::Receive(buffer) => {
                 // Memory that was never written would be one page of zeros, always in the cache.
                 buffer.iter_mut().step_by(4096).for_each(|byte| *byte = 1);

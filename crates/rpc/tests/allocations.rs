@@ -53,7 +53,7 @@ impl OssService for Null {
     ) -> StatusResult<OssReply> {
         Ok(match bulk {
             Bulk::None => OssReply::Done,
-            Bulk::Send(data) => OssReply::Written(data.len() as u32),
+            Bulk::Send(data) => OssReply::written(data.len() as u32),
             Bulk::Receive(buffer) => OssReply::Read(buffer.len() as u32),
         })
     }

@@ -57,7 +57,7 @@ fn pattern(len: usize) -> Vec<u8> {
 fn use_all(oss: &TcpOss) {
     let data = pattern(4 * MIB);
     eventually("all endpoints carry data", || {
-        assert_eq!(oss.call(&write(0), Bulk::Send(&data)), Ok(OssReply::Written(data.len() as u32)));
+        assert_eq!(oss.call(&write(0), Bulk::Send(&data)), Ok(OssReply::written(data.len() as u32)));
         let mut back = vec![0; data.len()];
         let got = oss.call(&read(0, data.len()), Bulk::Receive(&mut back));
         assert_eq!(got, Ok(OssReply::Read(data.len() as u32)));
@@ -117,7 +117,7 @@ fn an_endpoint_that_fails_is_left_out_and_comes_back_without_an_error() {
         let before = ends(&oss);
         let data = pattern(4 * MIB);
         for _ in 0..20 {
-            assert_eq!(oss.call(&write(0), Bulk::Send(&data)), Ok(OssReply::Written(data.len() as u32)));
+            assert_eq!(oss.call(&write(0), Bulk::Send(&data)), Ok(OssReply::written(data.len() as u32)));
             assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
         }
         eventually("it was tried again in vain", || {
@@ -148,7 +148,7 @@ fn a_silent_endpoint_costs_some_pings_and_no_error() {
     let data = pattern(4 * MIB);
     let start = Instant::now();
     eventually("its silence was noticed", || {
-        assert_eq!(oss.call(&write(0), Bulk::Send(&data)), Ok(OssReply::Written(data.len() as u32)));
+        assert_eq!(oss.call(&write(0), Bulk::Send(&data)), Ok(OssReply::written(data.len() as u32)));
         ends(&oss)[1].failures > 0
     });
     assert!(start.elapsed() < Duration::from_secs(15), "not the ten minutes of a peer without alternatives");
@@ -235,7 +235,7 @@ fn data_arrives_whole_whatever_short_io_bytes_is() {
         set(&oss, Tunable::ShortIoBytes, short);
         for len in [1, 63, 64, 65, 4095, 4096, 4097, 16 << 10, 64 << 10, (64 << 10) + 1, 4096] {
             let data = pattern(len);
-            assert_eq!(oss.call(&write(0), Bulk::Send(&data)), Ok(OssReply::Written(len as u32)));
+            assert_eq!(oss.call(&write(0), Bulk::Send(&data)), Ok(OssReply::written(len as u32)));
             let mut back = vec![0; len];
             assert_eq!(oss.call(&read(0, len), Bulk::Receive(&mut back)), Ok(OssReply::Read(len as u32)));
             assert!(back == data, "{len} bytes, short up to {short}");
@@ -265,7 +265,7 @@ fn time_of_writes(oss: &TcpOss, count: usize) -> Duration {
     let data = pattern(MIB);
     let start = Instant::now();
     for _ in 0..count {
-        assert_eq!(oss.call(&write(0), Bulk::Send(&data)), Ok(OssReply::Written(MIB as u32)));
+        assert_eq!(oss.call(&write(0), Bulk::Send(&data)), Ok(OssReply::written(MIB as u32)));
     }
     start.elapsed()
 }
@@ -327,7 +327,7 @@ fn requests_that_the_simulated_fabric_loses_are_sent_again() {
         };
         let oss = TcpOss::new(0, &[nid(server.addrs()[0])], &identity(1), &config).expect("oss");
         for _ in 0..60 {
-            assert_eq!(oss.call(&write(0), Bulk::Send(&[7; 5000])), Ok(OssReply::Written(5000)), "{loss:?}");
+            assert_eq!(oss.call(&write(0), Bulk::Send(&[7; 5000])), Ok(OssReply::written(5000)), "{loss:?}");
         }
         assert!(oss.stats().resends > 0, "{loss:?}");
         assert_eq!(oss.call(&read(0, MIB), Bulk::None), Err(Status::EINVAL));

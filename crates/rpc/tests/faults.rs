@@ -94,7 +94,7 @@ fn damage_is_noticed_by(kind: ChecksumType) {
     let read = OssRequest::plain_read(object, 0, data.len() as u32);
     oss.call(&OssRequest::Ping, Bulk::None).expect("ping");
     proxy.plan(Way::ToServer, 50_000, Harm::Flip, false);
-    assert_eq!(oss.call(&write, Bulk::Send(&data)), Ok(OssReply::Written(data.len() as u32)));
+    assert_eq!(oss.call(&write, Bulk::Send(&data)), Ok(OssReply::written(data.len() as u32)));
     assert_eq!(oss.stats().damaged, 1);
     assert!(services.oss.objects.lock().unwrap()[&object] == data);
     let mut back = vec![0; data.len()];
@@ -151,7 +151,7 @@ fn data_transfers_survive_cuts_at_any_stage() {
         let write = OssRequest::plain_write(object, 0);
         assert_eq!(
             oss.call(&write, Bulk::Send(&data)),
-            Ok(OssReply::Written(data.len() as u32)),
+            Ok(OssReply::written(data.len() as u32)),
             "cut at {at}"
         );
         proxy.plan(Way::ToClient, at, Harm::Cut, false);

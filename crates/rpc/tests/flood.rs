@@ -86,7 +86,7 @@ fn work(oss: &TcpOss, number: u32, stop: &AtomicBool) -> u32 {
     while !stop.load(Ordering::SeqCst) {
         let data: Vec<u8> = (0..50_000_u32).map(|at| (at * 7 + rounds) as u8).collect();
         let written = oss.call(&OssRequest::plain_write(object, 0), Bulk::Send(&data));
-        assert_eq!(written, Ok(OssReply::Written(50_000)));
+        assert_eq!(written, Ok(OssReply::written(50_000)));
         let mut back = vec![0; 50_000];
         let read = oss.call(&OssRequest::plain_read(object, 0, 50_000), Bulk::Receive(&mut back));
         assert_eq!(read, Ok(OssReply::Read(50_000)));

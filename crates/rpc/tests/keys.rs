@@ -47,7 +47,7 @@ fn data_of_every_size_comes_as_it_was_sent() {
         let data = pattern(len, len as u8);
         let object = Fid::new(9, 2, 0);
         let written = oss.call(&OssRequest::plain_write(object, 0), Bulk::Send(&data));
-        assert_eq!(written, Ok(OssReply::Written(len as u32)), "{len}");
+        assert_eq!(written, Ok(OssReply::written(len as u32)), "{len}");
         let mut back = vec![0xee; len + 3];
         let read = oss.call(&OssRequest::plain_read(object, 0, len as u32), Bulk::Receive(&mut back));
         assert_eq!(read, Ok(OssReply::Read(len as u32)), "{len}");
@@ -354,7 +354,7 @@ fn damage_anywhere_in_a_handshake_or_later_is_noticed_and_requests_run_once() {
                 let object = Fid::new(9, round * 2, 0);
                 let data = pattern(5000, round as u8);
                 let written = oss.call(&OssRequest::plain_write(object, 0), Bulk::Send(&data));
-                assert_eq!(written, Ok(OssReply::Written(5000)), "{way:?} {at} {harm:?}");
+                assert_eq!(written, Ok(OssReply::written(5000)), "{way:?} {at} {harm:?}");
                 let mut back = vec![0; 5000];
                 let read = oss.call(&OssRequest::plain_read(object, 0, 5000), Bulk::Receive(&mut back));
                 assert_eq!(read, Ok(OssReply::Read(5000)), "{way:?} {at} {harm:?}");

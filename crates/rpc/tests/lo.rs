@@ -15,7 +15,7 @@ fn run(oss: &dyn OssEndpoint, request: &OssRequest) -> StatusResult<OssReply> {
     oss.call(request, Bulk::Send(b"data"))
 }
 
-const WRITTEN: StatusResult<OssReply> = Ok(OssReply::Written(4));
+const WRITTEN: StatusResult<OssReply> = Ok(OssReply::written(4));
 
 #[test]
 fn an_evicted_client_writes_nothing_of_its_former_life() {

@@ -33,7 +33,7 @@ fn call(oss: &dyn OssEndpoint, request: &OssRequest) -> StatusResult<OssReply> {
     oss.call(request, bulk)
 }
 
-const WRITTEN: StatusResult<OssReply> = Ok(OssReply::Written(4));
+const WRITTEN: StatusResult<OssReply> = Ok(OssReply::written(4));
 
 fn recoveries(events: &Events) -> Vec<Recovery> {
     events.recoveries.lock().unwrap().clone()

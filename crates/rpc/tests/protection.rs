@@ -153,7 +153,7 @@ fn authenticated_data_of_every_size_comes_as_it_was_sent() {
     for len in [0, 1, 100, 8191, 8192, 16_300, 17 << 10, 65_536, 100_001, 131_072, 1 << 20, (4 << 20) - 1] {
         let (data, object) = (pattern(len, len as u8), Fid::new(9, 2, 0));
         let written = oss.call(&OssRequest::plain_write(object, 0), Bulk::Send(&data));
-        assert_eq!(written, Ok(OssReply::Written(len as u32)), "{len}");
+        assert_eq!(written, Ok(OssReply::written(len as u32)), "{len}");
         let mut back = vec![0xee; len + 3];
         let read = oss.call(&OssRequest::plain_read(object, 0, len as u32), Bulk::Receive(&mut back));
         assert_eq!(read, Ok(OssReply::Read(len as u32)), "{len}");
@@ -214,7 +214,7 @@ fn records_that_are_repeated_dropped_swapped_replaced_or_cut_end_the_connection_
                 let oss = TcpOss::new(0, &[nid(between.addr)], &client, &config).expect("oss");
                 let (object, data) = (Fid::new(9, round * 2, 0), pattern(50_000, round as u8));
                 let written = oss.call(&OssRequest::plain_write(object, 0), Bulk::Send(&data));
-                assert_eq!(written, Ok(OssReply::Written(50_000)), "{protection:?} {at} {harm:?}");
+                assert_eq!(written, Ok(OssReply::written(50_000)), "{protection:?} {at} {harm:?}");
                 let mut back = vec![0; 50_000];
                 let read = oss.call(&OssRequest::plain_read(object, 0, 50_000), Bulk::Receive(&mut back));
                 assert_eq!(read, Ok(OssReply::Read(50_000)), "{protection:?} {at} {harm:?}");

@@ -120,7 +120,7 @@ fn a_server_whose_answers_do_not_arrive_is_given_up_and_reached_again_later() {
         let data = pattern(300_000, 7);
         let object = Fid::new(9, 2, 0);
         let written = oss.call(&OssRequest::plain_write(object, 0), Bulk::Send(&data));
-        assert_eq!(written, Ok(OssReply::Written(300_000)));
+        assert_eq!(written, Ok(OssReply::written(300_000)));
         network.cut(addr, Way::ToClient);
         let start = nacre_env::clock::Instant::now();
         let read = nacre_env::thread::scope(|scope| {
@@ -151,7 +151,7 @@ fn a_request_that_fails_for_the_network_names_the_address_and_the_reason() {
         let config = ClientConfig { deadline: Some(Duration::from_secs(7)), ..config };
         let oss = TcpOss::new(0, &[nid(addr)], &identity(1), &config).expect("oss");
         let write = OssRequest::plain_write(Fid::new(9, 2, 0), 0);
-        assert_eq!(oss.call(&write, Bulk::Send(b"some")), Ok(OssReply::Written(4)));
+        assert_eq!(oss.call(&write, Bulk::Send(b"some")), Ok(OssReply::written(4)));
         assert_eq!(oss.trouble(), None);
         network.cut(addr, Way::ToServer);
         assert_eq!(oss.call(&write, Bulk::Send(b"some")), Err(Status::ETIMEDOUT));

@@ -44,7 +44,7 @@ fn all_three_services_answer() {
     assert_ne!(oss.durability_epoch(), 0);
     for len in [0, 1, 100, 16 << 10, 17 << 10, 1 << 20, 4 << 20] {
         let data = pattern(len, len as u8);
-        assert_eq!(oss.call(&write(2), Bulk::Send(&data)), Ok(OssReply::Written(len as u32)), "{len}");
+        assert_eq!(oss.call(&write(2), Bulk::Send(&data)), Ok(OssReply::written(len as u32)), "{len}");
         let mut back = vec![0xee; len + 3];
         assert_eq!(
             oss.call(&read(2, len), Bulk::Receive(&mut back)),
@@ -67,7 +67,7 @@ fn many_requests_in_flight_put_their_data_into_the_right_buffers() {
     const LEN: usize = 70_000;
     for oid in 0..64 {
         let data = pattern(LEN, oid as u8);
-        assert_eq!(oss.call(&write(oid), Bulk::Send(&data)), Ok(OssReply::Written(LEN as u32)));
+        assert_eq!(oss.call(&write(oid), Bulk::Send(&data)), Ok(OssReply::written(LEN as u32)));
     }
     let threads: Vec<_> = (0..2)
         .map(|_| {

@@ -281,6 +281,11 @@ pub trait ObjectStore: Send + Sync {
     fn close(&self) -> Result<()>;
 }
 
+/// Records of the owners of objects in the index of a store: FID in key form -> owner record.
+pub const OWNERS: Table = Table(6);
+/// Uses of the last run in the index of a store: resource and id -> use record.
+pub const USES: Table = Table(7);
+
 /// Most objects that [`Ids::destroy_orphans`] takes for orphans: five times the largest reservation (20000),
 /// as in Lustre.
 pub const ORPHANS_MAX: u64 = 100_000;

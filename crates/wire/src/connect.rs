@@ -11,10 +11,10 @@ use bitflags::bitflags;
 use nacre_types::{ClientUuid, ProcessIdentity};
 
 /// Oldest protocol version that this program speaks.
-pub const VERSION_MIN: u16 = 3;
+pub const VERSION_MIN: u16 = 4;
 /// Newest protocol version that this program speaks. 1: the first; 2: layouts, closes and requests to objects
-/// record whether an object was written to; 3: keys of servers and clients.
-pub const VERSION_MAX: u16 = 3;
+/// record whether an object was written to; 3: keys of servers and clients; 4: quotas.
+pub const VERSION_MAX: u16 = 4;
 
 bitflags! {
     /// Abilities of a peer beyond the version; a connection uses those that both sides have.

@@ -21,6 +21,7 @@ mod messages;
 pub mod mgs;
 pub mod oss;
 pub mod peer;
+pub mod quota;
 mod roles;
 mod statfs;
 

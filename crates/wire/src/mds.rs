@@ -1,6 +1,7 @@
 //! Requests to a metadata server.
 
 use crate::changelog::{ChangelogReply, ChangelogRequest};
+use crate::quota::{QuotaReply, QuotaRequest};
 pub use crate::dir::{DirEntry, DirPage, ListedLayout};
 pub use crate::file_lock::{FileLock, LockFamily, LockMode, LockOwner, ProcessLock, REPLAYED_LOCKS_MAX};
 use crate::lock::LockRequest;
@@ -545,6 +546,8 @@ pub enum MdsRequest<'a> {
     RunStart,
     /// Request about the changelog; for administrators. Reply: `Changelog`.
     Changelog(ChangelogRequest),
+    /// Request about quotas, to MDT0000. Reply: `Quota`.
+    Quota(QuotaRequest),
 }
 
 /// Subset of the inodes of an MDT.
@@ -575,8 +578,10 @@ pub enum LeaseKind {
 impl MdsRequest<'_> {
     /// True if the request changes something, so that a resend must not run twice.
     pub fn is_modifying(&self) -> bool {
-        if let MdsRequest::Changelog(request) = self {
-            return request.is_modifying();
+        match self {
+            MdsRequest::Changelog(request) => return request.is_modifying(),
+            MdsRequest::Quota(request) => return request.is_modifying(),
+            _ => {}
         }
         !matches!(
             self,
@@ -742,6 +747,8 @@ pub enum MdsReply {
     Peer(PeerReply),
     /// Reply about the changelog.
     Changelog(ChangelogReply),
+    /// Quotas.
+    Quota(QuotaReply),
     /// State of the server at the start of its run.
     RunStart(crate::connect::RunStart),
     /// Result of a lookup that leads to an inode of another MDT, which has its attributes.

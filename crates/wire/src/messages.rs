@@ -15,7 +15,7 @@ use crate::mds::{
 use crate::mgs::{
     CapabilityKey, FsConfig, Hidden, IssuedKey, MgsReply, MgsRequest, PoolChange, PoolConfig, TargetConfig,
 };
-use crate::oss::{Advice, FallocateKind, ObjectAttr, OssCall, OssReply, OssRequest, SeekKind};
+use crate::oss::{Advice, Charge, FallocateKind, ObjectAttr, OssCall, OssReply, OssRequest, SeekKind};
 use nacre_types::ioctl::MIGRATED_MAX;
 use nacre_types::nodemap::{Change, NODEMAPS_MAX, Nodemaps};
 use nacre_types::{CAPABILITY_TAG_BYTES, Capability, Fid, Identity, KeyId, Rights, Status};
@@ -65,6 +65,7 @@ wire_struct!(LeaseGrant { exclusive, epoch });
 wire_struct!(LockRange { first, count });
 wire_struct!(Statfs { block_size, blocks, blocks_free, blocks_available, files, files_free, state });
 wire_struct!(ObjectAttr { size, blocks, mtime });
+wire_struct!(Charge { owners, is_exempt });
 wire_struct!(Capability { rights, epoch, expires_s, tag });
 wire_struct!(FileCapabilities { fid, rights, epoch, expires_s, life_s, objects });
 
@@ -134,6 +135,7 @@ wire_enum!(MdsRequest<'a> {
     49 = MigrateFiles { moves },
     50 = Capabilities { fid, wanted },
     51 = Changelog(request),
+    52 = Quota(request),
 });
 
 wire_enum!(MdsReply {
@@ -165,14 +167,15 @@ wire_enum!(MdsReply {
     25 = RunStart(start),
     26 = Outcomes(outcomes),
     27 = Changelog(reply),
+    28 = Quota(reply),
 });
 
 wire_enum!(OssRequest {
-    1 = Write { object, offset, sync, granted, lock, incarnation, written },
+    1 = Write { object, offset, sync, granted, lock, incarnation, written, charge },
     2 = Read { object, offset, len, ahead, lock, written },
     3 = GetAttr { object, glimpse },
-    4 = Truncate { object, size, lock, written },
-    5 = Fallocate { object, kind, offset, len, lock, written },
+    4 = Truncate { object, size, lock, written, charge },
+    5 = Fallocate { object, kind, offset, len, lock, written, charge },
     6 = Seek { object, offset, kind, lock, written },
     7 = Sync { object },
     8 = Statfs,
@@ -185,11 +188,13 @@ wire_enum!(OssRequest {
     15 = Evict { client },
     16 = Advise { object, offset, len, advice },
     17 = DataVersion { object },
+    18 = QuotaRound { round },
+    19 = SetOwners { objects },
 });
 
 wire_enum!(OssReply {
     0 = Done,
-    1 = Written(len),
+    1 = Written { bytes, is_near_quota },
     2 = Read(len),
     3 = Attr(attr),
     4 = Position(position),
@@ -198,6 +203,7 @@ wire_enum!(OssReply {
     7 = Granted(total),
     8 = Locked(outcome),
     9 = Version { attr, version },
+    10 = Quota(report),
 });
 
 wire_enum!(MgsRequest {

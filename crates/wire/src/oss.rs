@@ -7,7 +7,8 @@ use crate::lock::{IoLock, LockRequest};
 pub use crate::mds::Statfs;
 use nacre_lock::Mode;
 use nacre_lock::Outcome;
-use nacre_types::{Capability, ClientUuid, Fid, ObjectNeed, Rights, Timestamp};
+use crate::quota::{QuotaReport, QuotaRound};
+use nacre_types::{Capability, ClientUuid, Fid, ObjectNeed, Owners, Rights, Timestamp};
 
 /// Target of a search in an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +46,20 @@ pub enum Advice {
     DontNeed = 2,
 }
 
+/// Who pays for the space of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Charge {
+    /// Owners of the file; ignored if the OST knows those of the object.
+    pub owners: Owners,
+    /// True if no limit applies to the caller: root. Ignored from clients whose root is not that of the file system.
+    pub is_exempt: bool,
+}
+
+impl Charge {
+    /// Space of root.
+    pub const ROOT: Charge = Charge { owners: Owners { uid: 0, gid: 0, projid: 0 }, is_exempt: false };
+}
+
 /// Request to an object server. Bulk data travels separately: `Write` sends, `Read` receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OssRequest {
@@ -69,6 +84,8 @@ pub enum OssRequest {
         ///
         /// [`Status::OBJECT_LOST`]: nacre_types::Status::OBJECT_LOST
         written: bool,
+        /// Payer of the space.
+        charge: Charge,
     },
     /// Reads into the bulk buffer. Reply: `Read`: fewer bytes than requested only at the end of the object.
     Read {
@@ -102,6 +119,8 @@ pub enum OssRequest {
         lock: IoLock,
         /// Known to be written, as for [`OssRequest::Write`].
         written: bool,
+        /// Payer of the space.
+        charge: Charge,
     },
     /// Allocates, frees or zeroes a range. Reply: `Attr`.
     Fallocate {
@@ -117,6 +136,8 @@ pub enum OssRequest {
         lock: IoLock,
         /// Known to be written, as for [`OssRequest::Write`].
         written: bool,
+        /// Payer of the space.
+        charge: Charge,
     },
     /// Finds data or a hole. Reply: `Position`; `ENXIO` if there is none at or after `offset`.
     Seek {
@@ -198,6 +219,17 @@ pub enum OssRequest {
         /// Object to read.
         object: Fid,
     },
+    /// From the quota master: new slices, and a request for a report. Reply: `Quota`.
+    QuotaRound {
+        /// The round.
+        round: QuotaRound,
+    },
+    /// From an MDT: the owners of files, and with them those of their objects, have changed. Durable before the reply.
+    /// Reply: `Done`.
+    SetOwners {
+        /// Objects with their owners, at most 4096; they need not exist yet.
+        objects: Vec<(Fid, Owners)>,
+    },
 }
 
 impl OssRequest {
@@ -209,7 +241,8 @@ impl OssRequest {
     /// Creates a write that needs no protection against others and uses no grant; not durable.
     pub const fn plain_write(object: Fid, offset: u64) -> OssRequest {
         let (sync, granted, lock, incarnation) = (false, false, IoLock::Lease, 0);
-        OssRequest::Write { object, offset, sync, granted, lock, incarnation, written: false }
+        let charge = Charge::ROOT;
+        OssRequest::Write { object, offset, sync, granted, lock, incarnation, written: false, charge }
     }
 
     /// Returns the object and the rights that the sender needs: `None` for requests that concern no object,
@@ -250,7 +283,9 @@ impl OssRequest {
             OssRequest::Precreate { .. }
             | OssRequest::DestroyOrphans { .. }
             | OssRequest::Destroy { .. }
-            | OssRequest::Evict { .. } => return None,
+            | OssRequest::Evict { .. }
+            | OssRequest::QuotaRound { .. }
+            | OssRequest::SetOwners { .. } => return None,
         };
         Some(ObjectNeed { object, any_of })
     }
@@ -298,8 +333,13 @@ pub struct ObjectAttr {
 pub enum OssReply {
     /// Success without a result.
     Done,
-    /// Bytes written: all of them, unless the OST became full after a part.
-    Written(u32),
+    /// Success of a write.
+    Written {
+        /// Bytes written: all of them, unless the OST became full after a part.
+        bytes: u32,
+        /// True if an owner of the object is near its limit, so that data that a client holds back might not fit.
+        is_near_quota: bool,
+    },
     /// Bytes read into the bulk buffer.
     Read(u32),
     /// Attributes after the request.
@@ -326,6 +366,15 @@ pub enum OssReply {
         /// Version of its data, which changes with every write; 0 for an object that was never written.
         version: u64,
     },
+    /// Report for a quota round.
+    Quota(QuotaReport),
+}
+
+impl OssReply {
+    /// Reply to a write of `bytes` for owners that are far from their limits.
+    pub const fn written(bytes: u32) -> OssReply {
+        OssReply::Written { bytes, is_near_quota: false }
+    }
 }
 
 /// Bulk data of an [`OssRequest`].

@@ -1,6 +1,7 @@
 //! Requests between metadata servers: distributed transactions by two-phase commit. See `docs/design/dne.md`.
 
 use crate::codec::{Decode, DecodeResult, Encode, Reader, put_bytes, wire_enum, wire_lists, wire_struct};
+use crate::quota::{QuotaReport, QuotaRound};
 use nacre_types::{ClientUuid, Fid, FileKind, Timestamp, Xid};
 
 /// Largest number of MDTs in one distributed transaction: as many as a striped directory may have.
@@ -391,6 +392,11 @@ pub enum PeerRequest {
         /// Set in the last message: size of the data, which is durable with the reply.
         size: Option<u64>,
     },
+    /// From the quota master: new slices, and a request for a report. Reply: `Quota`.
+    QuotaRound {
+        /// The round.
+        round: QuotaRound,
+    },
 }
 
 /// Reply to a [`PeerRequest`].
@@ -429,6 +435,8 @@ pub enum PeerReply {
     },
     /// A FID: a new one, or that of a name's inode.
     Fid(Fid),
+    /// Report for a quota round.
+    Quota(QuotaReport),
 }
 
 wire_enum!(Update {
@@ -469,6 +477,7 @@ wire_enum!(PeerRequest {
     14 = Split { fid },
     15 = PutData { op, fid, offset, bytes, size },
     16 = ResolveName { at },
+    17 = QuotaRound { round },
 });
 wire_enum!(PeerReply {
     0 = Done,
@@ -479,6 +488,7 @@ wire_enum!(PeerReply {
     5 = HashSeed(seed),
     6 = Moved { version, upto },
     7 = Fid(fid),
+    8 = Quota(report),
 });
 wire_struct!(Part { mdt, updates });
 wire_struct!(Transaction { id, stamp, client, now, parts });

@@ -67,6 +67,7 @@ impl MdsRequest<'_> {
             | MdsRequest::Migrate { .. }
             | MdsRequest::MigrateFiles { .. }
             | MdsRequest::Changelog(_)
+            | MdsRequest::Quota(_)
             | MdsRequest::Inodes { .. } => CLIENTS,
         }
     }
@@ -79,7 +80,9 @@ impl OssRequest {
             OssRequest::Precreate { .. }
             | OssRequest::DestroyOrphans { .. }
             | OssRequest::Destroy { .. }
-            | OssRequest::Evict { .. } => Roles::MDS,
+            | OssRequest::Evict { .. }
+            | OssRequest::QuotaRound { .. }
+            | OssRequest::SetOwners { .. } => Roles::MDS,
             OssRequest::Write { .. }
             | OssRequest::Read { .. }
             | OssRequest::GetAttr { .. }

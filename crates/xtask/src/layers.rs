@@ -13,12 +13,13 @@ const TABLE: &[(&str, &[&str])] = &[
     // which has no I/O.
     ("nacre-wire", &["nacre-types", "nacre-layout", "nacre-lock"]),
     ("nacre-ondisk", VOCABULARY),
-    // Engines and seams: no I/O in lock and session.
+    // Engines and seams: no I/O in lock, quota and session.
     ("nacre-env", &["nacre-types"]),
     ("nacre-lock", &["nacre-types", "nacre-env"]),
     ("nacre-session", &["nacre-types"]),
     ("nacre-keys", &["nacre-types", "nacre-env"]),
     ("nacre-params", &["nacre-types", "nacre-env"]),
+    ("nacre-quota", &["nacre-types", "nacre-wire", "nacre-env"]),
     // Plumbing.
     (
         "nacre-rpc",
@@ -116,6 +117,7 @@ const SERVICE: &[&str] = &[
     "nacre-session",
     "nacre-keys",
     "nacre-params",
+    "nacre-quota",
     "nacre-rpc",
     "nacre-dlm",
     "nacre-store",

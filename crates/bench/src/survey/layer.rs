@@ -217,7 +217,7 @@ fn refused(status: Status) -> Error {
 impl Objects for OstObjects {
     fn write(&self, object: u32, offset: u64, data: &[u8]) -> Result<(), Error> {
         match self.call(&OssRequest::plain_write(fid(object), offset), Bulk::Send(data))? {
-            OssReply::Written(written) if written as usize == data.len() => Ok(()),
+            OssReply::Written { bytes, .. } if bytes as usize == data.len() => Ok(()),
             _ => Err(refused(Status::ENOSPC)),
         }
     }

@@ -88,7 +88,7 @@ impl Data {
         let Some(layout) = used.with_objects() else { return Ok(()) };
         let epochs: Vec<_> = layout.objects().map(|s| (*s, self.requests.epoch_of(s.ost_index))).collect();
         self.write_back.discard(file, size, u64::MAX)?;
-        self.objects.cut_objects(layout, size, self.locks.server_lock(file))?;
+        self.objects.cut_objects(layout, size, self.locks.server_lock(file), file.charge(false))?;
         let mut inner = file.lock();
         epochs.into_iter().for_each(|(stripe, epoch)| inner.mark_dirty(&stripe, epoch));
         let sized = object_sizes(layout, size).filter(|(_, size)| *size > 0);
@@ -168,13 +168,14 @@ impl Data {
         self.write_back.settle(file, offset, end)?;
         let outcome = self.requests.with_space(file.fid, || {
             let lock = self.locks.server_lock(file);
+            let charge = file.charge(caller.uid == 0);
             self.requests.on_objects("allocate", || {
                 object_ranges(layout, offset, end).map(|range| {
                     let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
                     let written = range.stripe.written;
                     (
                         range.stripe.ost_index,
-                        OssRequest::Fallocate { object, kind, offset, len, lock, written },
+                        OssRequest::Fallocate { object, kind, offset, len, lock, written, charge },
                     )
                 })
             })

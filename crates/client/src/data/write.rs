@@ -95,6 +95,8 @@ impl Data {
         options: WriteOptions,
     ) -> FailureResult<usize> {
         open.file.job.note();
+        // Writes of the kernel's cache are the kernel's, which is not exempt.
+        let options = WriteOptions { is_exempt: caller.uid == 0 && !options.from_cache, ..options };
         if options.kill_priv && open.file.lock().privileged {
             // The MDT may be waiting for a thread that waits for the pages of this request.
             let end = offset.saturating_add(data.len() as u64);
@@ -317,7 +319,9 @@ impl Data {
         let place = Placed { at, data };
         let sync = options.sync || open.sync;
         let is_worth_it = self.write_back.wants_cache(open, layout, place, options) || how.holds_head;
-        let wants_cache = is_worth_it && how.may_cache && !sync;
+        let charge = file.charge(options.is_exempt);
+        let is_near_quota = self.requests.quotas.is_near(charge.owners);
+        let wants_cache = is_worth_it && how.may_cache && !sync && !is_near_quota;
         let mut notes = Notes::default();
         let alone = how.lock == IoLock::Lease;
         let cached =
@@ -330,7 +334,7 @@ impl Data {
                 let decided = if how.holds_head { self.layouts.decide_head(file, at + len) } else { Ok(()) };
                 let (through, touched) = match decided {
                     Ok(()) => {
-                        let how = WriteHow { sync, lock: how.lock };
+                        let how = WriteHow { sync, lock: how.lock, charge };
                         self.write_back.write_through(file, layout, place, how, &mut notes)
                     }
                     Err(status) => (Err(status), &[][..]),

@@ -25,6 +25,8 @@ pub struct WriteOptions {
     pub hurried: bool,
     /// Owner of the writer's `fcntl` locks, if the kernel names it.
     pub owner: Option<LockOwner>,
+    /// No quota applies to the writer: root. Set by the write itself.
+    pub is_exempt: bool,
 }
 
 impl WriteOptions {

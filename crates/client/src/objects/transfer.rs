@@ -7,7 +7,7 @@ use nacre_layout::{Chunk, Layout, StripeObject, chunks};
 use nacre_rpc::{IoCall, OssEndpoint};
 use nacre_types::{Context, Explain, Failure, FailureResult, Fid, Status, StatusResult};
 use nacre_wire::lock::IoLock;
-use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use nacre_wire::oss::{Bulk, Charge, OssReply, OssRequest};
 
 /// An object that was written, with its OST's epoch before that.
 pub(crate) type Touched = (StripeObject, u64);
@@ -28,6 +28,8 @@ pub(crate) struct WriteHow {
     pub sync: bool,
     /// Lock that excludes other clients.
     pub lock: IoLock,
+    /// Who pays for the space.
+    pub charge: Charge,
 }
 
 /// Bytes and their place in a file or an object.
@@ -191,7 +193,7 @@ impl Objects {
     fn write_request(
         &self,
         chunk: &Chunk,
-        WriteHow { sync, lock }: WriteHow,
+        WriteHow { sync, lock, charge }: WriteHow,
     ) -> FailureResult<(&dyn OssEndpoint, OssRequest)> {
         let stripe = chunk.object.ok_or_else(|| no_object(chunk))?;
         let endpoint = self.requests.ost(stripe.ost_index)?;
@@ -203,6 +205,7 @@ impl Objects {
             lock,
             incarnation: endpoint.incarnation(),
             written: stripe.written,
+            charge,
         };
         Ok((endpoint, request))
     }
@@ -211,7 +214,7 @@ impl Objects {
         let (endpoint, request) = self.write_request(chunk, how)?;
         let data = &data[..chunk.len as usize];
         let reply = endpoint.call(&request, Bulk::Send(data));
-        reply.and_then(written).explain(|context| self.about_piece(context.action("write"), chunk))
+        self.written(chunk, how, reply).explain(|context| self.about_piece(context.action("write"), chunk))
     }
 
     fn write_chunks(&self, parts: &[Chunk], data: &[u8], how: WriteHow) -> FailureResult<usize> {
@@ -227,7 +230,7 @@ impl Objects {
         for (reply, chunk) in
             self.run_calls(calls, data.len() as u64, Some(&self.write_pace)).into_iter().zip(parts)
         {
-            match reply.and_then(written) {
+            match self.written(chunk, how, reply) {
                 Ok(bytes) if bytes as u64 == chunk.len => total += bytes,
                 Ok(bytes) => return Ok(total + bytes),
                 Err(status) if total == 0 => {
@@ -237,6 +240,12 @@ impl Objects {
             }
         }
         Ok(total)
+    }
+
+    /// Returns how much of a piece an OST has written.
+    fn written(&self, chunk: &Chunk, how: WriteHow, reply: StatusResult<OssReply>) -> StatusResult<usize> {
+        let ost_index = chunk.object.map_or(0, |stripe| stripe.ost_index);
+        self.requests.quotas.written(ost_index, how.charge.owners, reply?)
     }
 
     /// Adds the context of a failed transfer of a piece of a file.
@@ -270,10 +279,3 @@ fn fill_short(reply: OssReply, buffer: &mut [u8]) -> StatusResult<()> {
     }
 }
 
-/// Returns how much an OST has written.
-pub(crate) fn written(reply: OssReply) -> StatusResult<usize> {
-    match reply {
-        OssReply::Written(bytes) => Ok(bytes as usize),
-        _ => Err(Status::EPROTO),
-    }
-}

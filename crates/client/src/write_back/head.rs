@@ -52,7 +52,7 @@ impl WriteBack {
             };
             let mut notes = Notes::default();
             let place = Placed { at: job.key.offset() + u64::from(start), data: bytes };
-            let how = WriteHow { sync: false, lock: IoLock::Lease };
+            let how = WriteHow { sync: false, lock: IoLock::Lease, charge: file.charge(false) };
             let (written, touched) = self.objects.write_layout(file.fid, layout, place, how, &mut notes);
             let mut inner = file.lock();
             for (stripe, epoch) in touched {

@@ -2,7 +2,7 @@
 
 use crate::file::FileState;
 use crate::objects::LARGE_BYTES;
-use crate::objects::transfer::{Notes, Placed, Touched, WriteHow, written};
+use crate::objects::transfer::{Notes, Placed, Touched, WriteHow};
 use crate::requests::target_of;
 use crate::write_back::WriteBack;
 use crate::write_back::pool::WINDOW_BYTES;
@@ -12,7 +12,7 @@ use nacre_layout::Layout;
 use nacre_rpc::IoCall;
 use nacre_types::{Explain, Failure, FailureResult, Status, StatusResult};
 use nacre_wire::lock::IoLock;
-use nacre_wire::oss::{Bulk, OssRequest};
+use nacre_wire::oss::{Bulk, Charge, OssRequest};
 use std::sync::atomic::Ordering;
 
 /// A contiguous piece of a window: what one request writes.
@@ -82,8 +82,9 @@ impl WriteBack {
     }
 
     fn send_pieces(&self, file: &FileState, jobs: &[Job], pieces: &[Piece]) -> Vec<FailureResult<()>> {
+        let charge = file.charge(false);
         let calls: FailureResult<Vec<IoCall<'_>>> =
-            pieces.iter().map(|piece| self.call_of(&jobs[piece.job], piece)).collect();
+            pieces.iter().map(|piece| self.call_of(&jobs[piece.job], piece, charge)).collect();
         let calls = match calls {
             Ok(calls) => calls,
             Err(failure) => {
@@ -101,9 +102,11 @@ impl WriteBack {
         let replies = self.objects.run_calls(calls, bytes, None).into_iter().zip(pieces);
         let results = replies.map(|(reply, piece)| {
             let job = &jobs[piece.job];
+            let ost_index = job.window.budget.ost_index;
+            let written = |reply| self.requests.quotas.written(ost_index, charge.owners, reply);
             let result = match check(reply.and_then(written), piece) {
                 Err(Status::ENOSPC) => self.requests.with_space(file.fid, || {
-                    let IoCall { endpoint, request, bulk } = self.call_of(job, piece)?;
+                    let IoCall { endpoint, request, bulk } = self.call_of(job, piece, charge)?;
                     Ok(check(endpoint.call(&request, bulk).and_then(written), piece)?)
                 }),
                 result => result.map_err(Failure::from),
@@ -119,7 +122,7 @@ impl WriteBack {
         results
     }
 
-    fn call_of<'a>(&'a self, job: &'a Job, piece: &Piece) -> FailureResult<IoCall<'a>> {
+    fn call_of<'a>(&'a self, job: &'a Job, piece: &Piece, charge: Charge) -> FailureResult<IoCall<'a>> {
         let (start, len) = (piece.start as usize, (piece.end - piece.start) as usize);
         // SAFETY: spans end within the buffer and name bytes that were written; the table gave the window out
         // while no thread filled it, so no thread changes the bytes while the job exists.
@@ -135,6 +138,7 @@ impl WriteBack {
                 lock: if job.window.alone { IoLock::Lease } else { IoLock::Held },
                 incarnation: job.window.incarnation,
                 written: job.window.stripe.written,
+                charge,
             },
             bulk: Bulk::Send(data),
         })

@@ -275,7 +275,7 @@ impl FakeOss {
                 }
                 self.writes.fetch_add(1, Ordering::Relaxed);
                 objects.entry(*object).or_default().fill(*offset, data);
-                Ok(OssReply::Written(data.len() as u32))
+                Ok(OssReply::written(data.len() as u32))
             }
             (OssRequest::Read { object, offset, len, .. }, Bulk::Receive(buffer)) => {
                 self.reads.fetch_add(1, Ordering::Relaxed);

@@ -121,6 +121,7 @@ impl Files {
             direct: flags.contains(OFlags::DIRECT),
             hurried: flags.contains(OFlags::NONBLOCK),
             owner: write.lock_owner.map(LockOwner),
+            is_exempt: false,
         };
         let bytes = self.client.data.write(caller, write.fh, write.offset, write.data, options)?;
         reply.written(bytes as u32);

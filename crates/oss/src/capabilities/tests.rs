@@ -199,7 +199,7 @@ fn reads_that_come_together_are_let_in_one_by_one() {
     let (later, client) = (now_s() + 600, export(Some(Roles::CLIENT)));
     let (read, write) = (OssRequest::plain_read(OBJECT, 0, 4), OssRequest::plain_write(OBJECT, 0));
     let capability = world.sign(HOLDER, OBJECT, ANY, later);
-    assert_eq!(world.run(&client, &write, Some(capability)), Ok(OssReply::Written(4)));
+    assert_eq!(world.run(&client, &write, Some(capability)), Ok(OssReply::written(4)));
     let (cred, mut buffers) = (Cred::system(), [[0; 4]; 3]);
     let given = [Some(capability), None, Some(world.sign(HOLDER, OTHER, ANY, later))];
     let calls = buffers.iter_mut().zip(given).map(|(buffer, capability)| ReadCall {

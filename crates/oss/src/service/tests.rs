@@ -72,7 +72,7 @@ fn objects_are_written_read_measured_and_destroyed() {
     let reserve = OssRequest::Precreate { sequence: fid(1).seq, count: 32 };
     assert_eq!(world.ask(reserve.clone()), Ok(OssReply::Precreated { first: 1, count: 32 }));
     assert_eq!(world.ask(reserve), Ok(OssReply::Precreated { first: 33, count: 32 }));
-    assert_eq!(world.write(fid(1), 3, b"abc"), Ok(OssReply::Written(3)));
+    assert_eq!(world.write(fid(1), 3, b"abc"), Ok(OssReply::written(3)));
     assert_eq!(world.read(fid(1), 0, 100), Ok(b"\0\0\0abc".to_vec()));
     let synced = OssRequest::Write {
         object: fid(1),
@@ -83,7 +83,7 @@ fn objects_are_written_read_measured_and_destroyed() {
         incarnation: 0,
         written: true,
     };
-    assert_eq!(world.call(synced, Bulk::Send(b"d")), Ok(OssReply::Written(1)));
+    assert_eq!(world.call(synced, Bulk::Send(b"d")), Ok(OssReply::written(1)));
     match world.ask(OssRequest::GetAttr { object: fid(1), glimpse: false }) {
         Ok(OssReply::Attr(attr)) => assert_eq!((attr.size, attr.mtime.is_some()), (7, true)),
         other => panic!("{other:?}"),

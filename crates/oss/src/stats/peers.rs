@@ -103,6 +103,7 @@ pub(crate) fn job_rows(operation: Operation) -> Option<(usize, Option<usize>)> {
         Operation::Precreate => const { (job_row("create"), None) },
         Operation::DestroyOrphans | Operation::Destroy => const { (job_row("destroy"), None) },
         Operation::Grant => const { (job_row("set_info"), None) },
+        Operation::Quota => const { (job_row("quotactl"), None) },
         Operation::Ping | Operation::Locks | Operation::Evict | Operation::Advise => return None,
     })
 }

@@ -63,7 +63,7 @@ pub fn a_write_that_the_target_locks_calls_the_reader_back_and_waits_for_its_can
         assert!(!write.is_finished());
         assert_eq!(reader.read(0, IoLock::Held).unwrap(), [], "nothing is written yet");
         reader.cancel(1);
-        assert_eq!(write.join().unwrap(), Ok(OssReply::Written(PAGE as u32)));
+        assert_eq!(write.join().unwrap(), Ok(OssReply::written(PAGE as u32)));
     });
     assert_eq!(reader.pending(), 0, "the other page was not asked for");
     assert_eq!(target.server.locks().lock_count(), 1);

@@ -239,7 +239,7 @@ impl OssService for FakeOss {
                 let end = *offset as usize + data.len();
                 content.resize(content.len().max(end), 0);
                 content[*offset as usize..end].copy_from_slice(data);
-                Ok(OssReply::Written(data.len() as u32))
+                Ok(OssReply::written(data.len() as u32))
             }
             (OssRequest::Read { object, offset, .. }, Bulk::Receive(buffer)) => {
                 if object.oid % 2 == 1 {

@@ -5,6 +5,7 @@ use super::cache_policy::PolicyCell;
 use super::file::{AheadBook, Releaser};
 use super::simulated::Simulation;
 use super::{Advice, Nxd, ObjectAttr, ObjectError, ObjectExtent, Result, Trimmed};
+use crate::meta::MetaStore;
 use nacre_types::{Fid, Timestamp};
 use std::ops::Range;
 
@@ -37,6 +38,9 @@ pub struct Abilities<'a> {
     pub simulation: Option<&'a Simulation>,
     /// Cache of small writes in front of the store.
     pub small_write_cache: Option<&'a Nxd>,
+    /// Index of the store, for further records about its objects: [`OWNERS`](super::OWNERS),
+    /// [`USES`](super::USES).
+    pub index: Option<&'a MetaStore>,
     /// The device store that it is, or that is below it.
     pub device_store: Option<&'a block::Core>,
 }

@@ -427,7 +427,7 @@ fn server_messages() -> Vec<ServerMessage> {
 fn oss_replies() -> Vec<OssReply> {
     vec![
         OssReply::Done,
-        OssReply::Written(5),
+        OssReply::written(5),
         OssReply::Read(6),
         OssReply::Attr(ObjectAttr { size: 1, blocks: 2, mtime: Some(Timestamp::new(3, 4)) }),
         OssReply::Position(8),

@@ -88,8 +88,8 @@ pub(super) fn cut(request: &OssRequest, bulk: &Bulk<'_>, ways: &Ways) -> (Vec<Os
                     let ahead = if is_last { ahead } else { 0 };
                     OssRequest::Read { object, offset: at, len: part as u32, ahead, lock, written }
                 }
-                OssRequest::Write { object, sync, granted, lock, incarnation, written, .. } => {
-                    OssRequest::Write { object, offset: at, sync, granted, lock, incarnation, written }
+                OssRequest::Write { object, sync, granted, lock, incarnation, written, charge, .. } => {
+                    OssRequest::Write { object, offset: at, sync, granted, lock, incarnation, written, charge }
                 }
                 _ => request.clone(),
             }
@@ -100,12 +100,13 @@ pub(super) fn cut(request: &OssRequest, bulk: &Bulk<'_>, ways: &Ways) -> (Vec<Os
 
 /// Returns the answer to a write in parts of these lengths: the bytes written up to the first gap.
 pub(super) fn join_writes(parts: &[usize], results: Vec<StatusResult<OssReply>>) -> StatusResult<OssReply> {
-    let mut total = 0u32;
+    let (mut total, mut is_near_quota) = (0u32, false);
     for (index, (part, result)) in parts.iter().zip(results).enumerate() {
         match result {
-            Ok(OssReply::Written(len)) => {
-                total = total.saturating_add(len);
-                if (len as usize) < *part {
+            Ok(OssReply::Written { bytes, is_near_quota: is_near }) => {
+                total = total.saturating_add(bytes);
+                is_near_quota |= is_near;
+                if (bytes as usize) < *part {
                     break;
                 }
             }
@@ -115,7 +116,7 @@ pub(super) fn join_writes(parts: &[usize], results: Vec<StatusResult<OssReply>>)
             Err(_) => break,
         }
     }
-    Ok(OssReply::Written(total))
+    Ok(OssReply::Written { bytes: total, is_near_quota })
 }
 
 /// Returns the answer to a read in parts of these lengths. If the object ended in one part and yet a later
@@ -240,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_write_counts_up_to_its_first_gap() {
-        let written = |bytes| Ok(OssReply::Written(bytes));
+        let written = |bytes| Ok(OssReply::written(bytes));
         let join = |results: [StatusResult<OssReply>; 3]| join_writes(&[10, 10, 10], results.into());
         assert_eq!(join([written(10), written(10), written(7)]), written(27));
         assert_eq!(join([written(4), written(10), written(10)]), written(4));

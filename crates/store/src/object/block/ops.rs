@@ -233,6 +233,7 @@ impl ObjectStore for BlockStore {
             trim: Some(self.objects.volume()),
             reads_at_once: READS_AT_ONCE,
             has_versions: true,
+            index: Some(self.objects.index()),
             device_store: Some(core),
             ..Abilities::default()
         }

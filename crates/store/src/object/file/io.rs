@@ -385,6 +385,7 @@ impl ObjectStore for FileStore {
             page_cache: Some(self.transfers.policy()),
             write_ahead: self.ahead.is_of_use().then_some(&*self.ahead),
             releaser: Some(&self.releaser),
+            index: Some(&self.index),
             ..Abilities::default()
         }
     }

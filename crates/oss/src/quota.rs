@@ -1,0 +1,248 @@
+//! Space by owner at an OST, and the limits of its use.
+//!
+//! Owners and use of objects are records in the index of the store ([`IndexRecords`]); the data part of an MDT gets its
+//! accounts from the metadata server, which knows the owners of files.
+
+use crate::service::{ObjectServer, Refusal, extent};
+use nacre_ondisk::quota::{OwnerRecord, UseRecord, split_use_key, use_key};
+use nacre_quota::{Admission, Book, Counted, ObjectAccounts, ObjectRecord, Objects, Saved, Upkeep};
+use nacre_rpc::Export;
+use nacre_store::object::{OWNERS, ObjectAttr, ObjectError, ObjectStore, Seek, USES};
+use nacre_store::{Batch, MetaError, MetaStore};
+use nacre_types::limits::TARGET_INDEX_MAX;
+use nacre_types::{Fid, Owners, Status, StatusResult, TargetId};
+use nacre_wire::oss::Charge;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+/// Bytes of an `st_blocks` unit.
+const BLOCK_BYTES: u64 = 512;
+
+/// Records in the index of a store.
+struct IndexRecords {
+    target: TargetId,
+    store: Arc<dyn ObjectStore>,
+}
+
+impl IndexRecords {
+    fn index(&self) -> StatusResult<&MetaStore> {
+        self.store.abilities().index.ok_or(Status::EOPNOTSUPP)
+    }
+
+    fn failed(&self, error: &MetaError) -> Status {
+        log::error!("{}: records of owners: {error}", self.target);
+        error.status()
+    }
+
+    fn decoded(&self, object: Fid, bytes: &[u8]) -> StatusResult<ObjectRecord> {
+        let record = OwnerRecord::decode(bytes).map_err(|error| {
+            log::error!("{}: the owners of object {object} are damaged: {error}", self.target);
+            Status::EUCLEAN
+        })?;
+        let OwnerRecord { owners, counted, is_active } = record;
+        Ok(ObjectRecord { owners, counted, is_active })
+    }
+
+    fn commit(&self, batch: &Batch) -> StatusResult<()> {
+        self.index()?.commit(batch).map(drop).map_err(|error| self.failed(&error))
+    }
+}
+
+impl Objects for IndexRecords {
+    fn record(&self, object: Fid) -> StatusResult<Option<ObjectRecord>> {
+        let found = self.index()?.get(OWNERS, &object.to_key(), |value| {
+            value.map(|value| self.decoded(object, value)).transpose()
+        });
+        found.map_err(|error| self.failed(&error))?
+    }
+
+    fn put(&self, object: Fid, record: &ObjectRecord) -> StatusResult<()> {
+        let ObjectRecord { owners, counted, is_active } = *record;
+        let mut batch = Batch::new();
+        // A full store must be able to count what is freed.
+        batch.set_releasing(true);
+        batch.put(OWNERS, &object.to_key(), &OwnerRecord { owners, counted, is_active }.encode());
+        self.commit(&batch)
+    }
+
+    fn remove(&self, objects: &[Fid]) -> StatusResult<()> {
+        let mut batch = Batch::new();
+        batch.set_releasing(true);
+        objects.iter().for_each(|object| batch.delete(OWNERS, &object.to_key()));
+        if batch.is_empty() { Ok(()) } else { self.commit(&batch) }
+    }
+
+    fn used_bytes(&self, object: Fid) -> StatusResult<u64> {
+        let attr = self.store.attr(object).map_err(|error| {
+            log::error!("{}: space of object {object}: {error}", self.target);
+            error.status()
+        })?;
+        Ok(bytes_of(&attr))
+    }
+
+    fn records_after(&self, object: Fid, max: usize) -> StatusResult<Vec<(Fid, ObjectRecord)>> {
+        let mut found = Vec::new();
+        let mut outcome = Ok(());
+        let scanned = self.index()?.scan(OWNERS, &[], Bound::Excluded(&object.to_key()), &mut |key, value| {
+            let Some(object) = <&[u8; 16]>::try_from(key).ok().map(Fid::from_key) else {
+                return ControlFlow::Continue(());
+            };
+            match self.decoded(object, value) {
+                Ok(record) => found.push((object, record)),
+                // The others count; `nacre check` reports it.
+                Err(status) => outcome = Err(status),
+            }
+            if found.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        scanned.map_err(|error| self.failed(&error))?;
+        if found.is_empty() { outcome.map(|()| found) } else { Ok(found) }
+    }
+
+    fn sync(&self) -> StatusResult<()> {
+        let index = self.index()?;
+        index.sync(index.last_transno()).map_err(|error| self.failed(&error))
+    }
+
+    fn save(&self, accounts: &[Saved]) -> StatusResult<()> {
+        let mut batch = Batch::new();
+        batch.set_releasing(true);
+        for Saved { id, resource, used, limit } in accounts {
+            let record = UseRecord { used: *used, slice: *limit };
+            batch.put(USES, &use_key(*resource, *id), &record.encode());
+        }
+        self.commit(&batch)
+    }
+}
+
+/// Returns the accounts of the last run. A damaged record only loses what was assumed about an id.
+fn saved(index: &MetaStore) -> Result<Vec<Saved>, MetaError> {
+    let mut saved = Vec::new();
+    index.scan(USES, &[], Bound::Unbounded, &mut |key, value| {
+        if let (Some((resource, id)), Ok(record)) = (split_use_key(key), UseRecord::decode(value)) {
+            saved.push(Saved { id, resource, used: record.used, limit: record.slice });
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(saved)
+}
+
+fn bytes_of(attr: &ObjectAttr) -> u64 {
+    attr.blocks.saturating_mul(BLOCK_BYTES)
+}
+
+/// Accounts of a target, with the thread that keeps them.
+pub(crate) struct Quota {
+    pub accounts: Arc<ObjectAccounts>,
+    /// `None` if another server keeps them.
+    upkeep: nacre_env::sync::Mutex<Option<Upkeep>>,
+}
+
+/// What a write is charged to, and its range.
+pub(crate) struct Charged<'a> {
+    pub object: Fid,
+    pub charge: &'a Charge,
+    /// The object has been written to before.
+    pub written: bool,
+    pub offset: u64,
+    pub len: u64,
+    /// The space was granted: clients have accepted the data from programs.
+    pub granted: bool,
+}
+
+impl Quota {
+    /// Opens the accounts of the objects of a store; `None` if it keeps no records.
+    ///
+    /// # Errors
+    /// If the records of the last run cannot be read, or the thread cannot be started.
+    pub fn open(store: &Arc<dyn ObjectStore>, index: u16) -> io::Result<Option<Quota>> {
+        let target = TargetId::ost(index);
+        let Some(records) = store.abilities().index.filter(|_| index < TARGET_INDEX_MAX) else { return Ok(None) };
+        // The standard library's hasher gets its keys from the system.
+        let book = Arc::new(Book::new(RandomState::new().build_hasher().finish() | 1, 1));
+        book.restore(&saved(records).map_err(io::Error::other)?);
+        let objects = Box::new(IndexRecords { target, store: store.clone() });
+        let accounts = Arc::new(ObjectAccounts::new(book, objects));
+        let upkeep = Upkeep::start(target.to_string(), accounts.clone())?;
+        Ok(Some(Quota { accounts, upkeep: nacre_env::sync::Mutex::new(Some(upkeep)) }))
+    }
+
+    /// Stops the thread, and makes the records exact.
+    pub fn stop(&self) {
+        if self.upkeep.lock().take().is_some()
+            && let Err(status) = self.accounts.stop()
+        {
+            log::warn!("use by owner is counted again at the next start: {status}");
+        }
+    }
+}
+
+impl ObjectServer {
+    /// Sets the accounts of objects for a store that keeps no records of owners; their owner counts and ticks. Only the
+    /// first call counts.
+    pub fn set_accounts(&self, accounts: Arc<ObjectAccounts>) {
+        let _ = self.quota.set(Quota { accounts, upkeep: Default::default() });
+    }
+
+    /// Returns the use by owner that this server counts.
+    pub fn accounts(&self) -> Option<&Arc<ObjectAccounts>> {
+        self.quota.get().map(|quota| &quota.accounts)
+    }
+
+    /// Charges a write, and admits or refuses it. Returns the charge, and whether an owner is near a limit.
+    pub(crate) fn charge(&self, export: &Export, what: &Charged<'_>) -> Result<Option<(Counted, bool)>, Refusal> {
+        let Some(accounts) = self.accounts() else { return Ok(None) };
+        let counted = accounts.begin(what.object, what.charge.owners, !what.written, what.len)?;
+        if !accounts.is_limited(&counted) {
+            return Ok(Some((counted, false)));
+        }
+        let held_back = self.granted_bytes();
+        let admission = accounts.admission(&counted, held_back);
+        // Root of a client with restrictions is not root of the file system.
+        let is_exempt = what.charge.is_exempt && export.standing().is_none();
+        let is_over = matches!(admission, Admission::Over(_));
+        let must_fit = !what.granted && !is_exempt;
+        if is_over && must_fit && !self.is_rewrite(what)? {
+            // Space of data that clients hold back is not available to others.
+            if let Err(status) = accounts.wait(&counted) {
+                accounts.cancel(counted);
+                return Err(status.into());
+            }
+        }
+        Ok(Some((counted, admission != Admission::Free)))
+    }
+
+    /// Whether a range has its space already.
+    fn is_rewrite(&self, what: &Charged<'_>) -> Result<bool, ObjectError> {
+        match self.store().seek(what.object, what.offset, Seek::Hole) {
+            Ok(hole) => Ok(hole >= what.offset.saturating_add(what.len) && extent(what.offset, what.len).is_some()),
+            Err(ObjectError::NoData) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends what [`ObjectServer::charge`] began. Returns whether an owner is near a limit.
+    pub(crate) fn charged(&self, charged: Option<(Counted, bool)>) -> bool {
+        let (Some(accounts), Some((counted, is_near))) = (self.accounts(), charged) else { return false };
+        accounts.end(counted);
+        is_near
+    }
+
+    /// Records the space of an object after a change of its size or space. A failure is logged: the change has
+    /// happened, and the next count finds it.
+    pub(crate) fn count_change(&self, object: Fid, owners: Owners, attr: &ObjectAttr) {
+        if let Some(accounts) = self.accounts()
+            && let Err(status) = accounts.changed(object, owners, bytes_of(attr))
+        {
+            log::error!("{}: the space of object {object} is not counted: {status}", self.target_id());
+        }
+    }
+
+    /// Records that objects are gone.
+    pub(crate) fn count_destroyed(&self, counted: impl FnOnce(&ObjectAccounts) -> StatusResult<()>) {
+        if let Some(Err(status)) = self.accounts().map(|accounts| counted(accounts)) {
+            log::error!("{}: the space of destroyed objects is still counted: {status}", self.target_id());
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! The use that one target has counted, by id, and its slices.
+
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex, RwLock};
+use nacre_types::{Owners, QuotaId, QuotaKind, QuotaResource, Status, StatusResult};
+use nacre_wire::quota::{QUOTA_ENTRIES_MAX, QuotaReport, QuotaRound, QuotaUse};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Rounds after which a request for a larger slice has its answer: one carries the request to the master, the next
+/// one the slice.
+const ANSWERED_AFTER: u64 = 2;
+/// Silence of the master after which a target admits what exceeds a slice: an MDT that is down must not stop jobs.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Interval at which a waiting request checks for an interrupt.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Use of one resource by one id at this target.
+#[derive(Debug)]
+pub struct Account {
+    id: QuotaId,
+    used: AtomicI64,
+    /// Least use that is assumed until everything is counted: that of the last run.
+    floor: AtomicI64,
+    /// Use up to which more is admitted, if `has_slice`.
+    limit: AtomicU64,
+    has_slice: AtomicBool,
+    /// A larger slice is needed.
+    wants: AtomicBool,
+    /// The master has left the slice as it is after a request for a larger one.
+    is_denied: AtomicBool,
+    /// Changed since the last report.
+    is_changed: AtomicBool,
+    /// Number of the last report in which it was new.
+    reported: AtomicU64,
+}
+
+impl Account {
+    fn new(id: QuotaId) -> Account {
+        Account {
+            id,
+            used: AtomicI64::new(0),
+            floor: AtomicI64::new(0),
+            limit: AtomicU64::new(u64::MAX),
+            has_slice: AtomicBool::new(false),
+            wants: AtomicBool::new(false),
+            is_denied: AtomicBool::new(false),
+            is_changed: AtomicBool::new(false),
+            reported: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the use.
+    pub fn used(&self) -> u64 {
+        let used = self.used.load(Ordering::Relaxed).max(self.floor.load(Ordering::Relaxed));
+        u64::try_from(used).unwrap_or(0)
+    }
+
+    fn add(&self, change: i64) {
+        if change == 0 {
+            return;
+        }
+        self.used.fetch_add(change, Ordering::Relaxed);
+        if !self.is_changed.load(Ordering::Relaxed) {
+            self.is_changed.store(true, Ordering::Relaxed);
+        }
+        if change < 0 && self.is_denied.load(Ordering::Relaxed) {
+            self.is_denied.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that there is nothing left: no further request is made until something changes.
+    fn deny(&self) {
+        self.is_denied.store(true, Ordering::Relaxed);
+        self.wants.store(false, Ordering::Relaxed);
+    }
+
+    fn give(&self, limit: u64) {
+        let before = self.limit.swap(limit, Ordering::Relaxed);
+        self.has_slice.store(true, Ordering::Relaxed);
+        if limit > before {
+            self.wants.store(false, Ordering::Relaxed);
+            self.is_denied.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The accounts that pay for a file: those of its user, group and project.
+#[derive(Clone, Debug)]
+pub struct Payers(Arc<[Arc<Account>; 3]>);
+
+impl Payers {
+    /// Adds to the use of each.
+    pub fn add(&self, change: i64) {
+        self.0.iter().for_each(|account| account.add(change));
+    }
+
+    /// Returns the ids.
+    pub fn owners(&self) -> Owners {
+        let [user, group, project] = &*self.0;
+        Owners { uid: user.id.id, gid: group.id.id, projid: project.id.id }
+    }
+}
+
+/// Whether more may be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// Far from all limits.
+    Free,
+    /// Within the limits, but what clients hold back may not be.
+    Near,
+    /// It exceeds the slice of this id.
+    Over(QuotaId),
+}
+
+/// An account as stored for the next run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Saved {
+    /// The id.
+    pub id: QuotaId,
+    /// The resource.
+    pub resource: QuotaResource,
+    /// Use.
+    pub used: u64,
+    /// Slice; `u64::MAX` for one without a limit.
+    pub limit: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Rounds {
+    count: u64,
+    last: Option<Instant>,
+    /// Number of the newest report.
+    number: u64,
+}
+
+type Accounts = HashMap<QuotaId, Arc<Account>>;
+
+/// See the [module documentation](self).
+#[derive(Debug)]
+pub struct Book {
+    run: u64,
+    accounts: [RwLock<Accounts>; 2],
+    defaults: [[AtomicU64; 3]; 2],
+    rounds: Mutex<Rounds>,
+    turned: Condvar,
+    /// Parts of the target that are not counted yet.
+    uncounted: AtomicUsize,
+}
+
+impl Book {
+    /// Creates an empty book. `run`: a number that differs for each run of the target, not 0; `parts`: how many of
+    /// its stores are counted separately.
+    pub fn new(run: u64, parts: usize) -> Book {
+        assert_ne!(run, 0, "0 stands for an unknown run");
+        Book {
+            run,
+            accounts: Default::default(),
+            defaults: [(); 2].map(|()| [(); 3].map(|()| AtomicU64::new(u64::MAX))),
+            rounds: Mutex::default(),
+            turned: Condvar::default(),
+            uncounted: AtomicUsize::new(parts),
+        }
+    }
+
+    fn table(&self, resource: QuotaResource) -> &RwLock<Accounts> {
+        &self.accounts[resource as usize]
+    }
+
+    fn account(&self, resource: QuotaResource, id: QuotaId) -> Arc<Account> {
+        if let Some(account) = self.table(resource).read().get(&id) {
+            return account.clone();
+        }
+        self.table(resource).write().entry(id).or_insert_with(|| Arc::new(Account::new(id))).clone()
+    }
+
+    /// Returns the accounts of a resource that pay for a file.
+    pub fn payers(&self, resource: QuotaResource, owners: Owners) -> Payers {
+        Payers(Arc::new(owners.ids().map(|id| self.account(resource, id))))
+    }
+
+    /// Adds to the use of a resource by the owners of a file.
+    pub fn add(&self, resource: QuotaResource, owners: Owners, change: i64) {
+        for id in owners.ids() {
+            if let Some(account) = self.table(resource).read().get(&id) {
+                account.add(change);
+                continue;
+            }
+            self.account(resource, id).add(change);
+        }
+    }
+
+    /// Returns the use of a resource by an id, and its slice if it has a limit.
+    pub fn used(&self, resource: QuotaResource, id: QuotaId) -> (u64, Option<u64>) {
+        let found = self.table(resource).read().get(&id).cloned();
+        let used = found.as_ref().map_or(0, |account| account.used());
+        let limit = found.map_or_else(|| self.default_of(resource, id), |it| self.limit_of(resource, &it));
+        (used, Some(limit).filter(|limit| *limit != u64::MAX))
+    }
+
+    /// Returns the slice of an id without one of its own; root has no default limits.
+    fn default_of(&self, resource: QuotaResource, id: QuotaId) -> u64 {
+        if id.id == 0 {
+            return u64::MAX;
+        }
+        self.defaults[resource as usize][id.kind as usize].load(Ordering::Relaxed)
+    }
+
+    fn limit_of(&self, resource: QuotaResource, account: &Account) -> u64 {
+        match account.has_slice.load(Ordering::Relaxed) {
+            true => account.limit.load(Ordering::Relaxed),
+            false => self.default_of(resource, account.id),
+        }
+    }
+
+    /// Returns true if a limit applies to one of the payers.
+    pub fn is_limited(&self, resource: QuotaResource, payers: &Payers) -> bool {
+        payers.0.iter().any(|account| self.limit_of(resource, account) != u64::MAX)
+    }
+
+    /// Whether `amount` more may be used, while clients hold back up to `held_back`.
+    pub fn admission(&self, resource: QuotaResource, payers: &Payers, amount: u64, held_back: u64) -> Admission {
+        let mut admission = Admission::Free;
+        for account in payers.0.iter() {
+            let limit = self.limit_of(resource, account);
+            if limit == u64::MAX {
+                continue;
+            }
+            let then = account.used().saturating_add(amount);
+            if then.saturating_add(held_back) <= limit {
+                continue;
+            }
+            if !account.is_denied.load(Ordering::Relaxed) {
+                account.wants.store(true, Ordering::Relaxed);
+            }
+            if then > limit {
+                return Admission::Over(account.id);
+            }
+            admission = Admission::Near;
+        }
+        admission
+    }
+
+    /// Waits until the master has answered the need for a larger slice. `recount` makes the use exact before the
+    /// outcome is decided.
+    ///
+    /// # Errors
+    /// `EDQUOT` if the limit is reached; `EINTR`.
+    pub fn wait(
+        &self,
+        resource: QuotaResource,
+        payers: &Payers,
+        amount: u64,
+        recount: impl Fn(),
+    ) -> StatusResult<()> {
+        let began = Instant::now();
+        let start = self.rounds.lock().count;
+        let mut is_recounted = false;
+        loop {
+            let Admission::Over(id) = self.admission(resource, payers, amount, 0) else { return Ok(()) };
+            let rounds = self.rounds.lock();
+            let silence = rounds.last.map_or(began.elapsed(), |last| last.elapsed().min(began.elapsed()));
+            if silence >= SILENCE_MAX {
+                return Ok(());
+            }
+            let account = payers.0.iter().find(|account| account.id == id);
+            let is_denied = account.is_some_and(|account| account.is_denied.load(Ordering::Relaxed));
+            if is_denied || rounds.count >= start + ANSWERED_AFTER {
+                drop(rounds);
+                if is_recounted {
+                    account.into_iter().for_each(|account| account.deny());
+                    return Err(Status::EDQUOT);
+                }
+                recount();
+                is_recounted = true;
+                continue;
+            }
+            if nacre_env::interrupted() {
+                return Err(Status::EINTR);
+            }
+            let mut rounds = rounds;
+            nacre_env::blocking(|| _ = self.turned.wait_for(&mut rounds, POLL));
+        }
+    }
+
+    /// Takes over a message of the master, and reports what has changed.
+    pub fn round(&self, round: &QuotaRound) -> QuotaReport {
+        let is_known = round.run == self.run;
+        for (resource, kinds) in QuotaResource::ALL.iter().zip(&round.defaults) {
+            for (kind, limit) in QuotaKind::ALL.iter().zip(kinds) {
+                let before = self.defaults[*resource as usize][*kind as usize].swap(*limit, Ordering::Relaxed);
+                if *limit > before {
+                    let accounts = self.table(*resource).read();
+                    let concerned = accounts.values().filter(|account| account.id.kind == *kind);
+                    concerned.for_each(|account| account.is_denied.store(false, Ordering::Relaxed));
+                }
+            }
+        }
+        for slice in round.slices.iter().filter(|_| is_known) {
+            self.account(slice.resource, slice.id).give(slice.limit);
+        }
+        let mut rounds = self.rounds.lock();
+        rounds.count += 1;
+        rounds.last = Some(Instant::now());
+        rounds.number += 1;
+        let mut report = QuotaReport {
+            run: self.run,
+            number: rounds.number,
+            is_complete: self.is_complete(),
+            ..QuotaReport::default()
+        };
+        self.list(if is_known { round.seen } else { 0 }, &mut report);
+        self.turned.notify_all();
+        report
+    }
+
+    fn list(&self, seen: u64, report: &mut QuotaReport) {
+        for resource in QuotaResource::ALL {
+            for account in self.table(resource).read().values() {
+                let is_new = account.is_changed.swap(false, Ordering::Relaxed);
+                // A request that still waits asks again after the round.
+                let wants = account.wants.swap(false, Ordering::Relaxed);
+                if !is_new && !wants && account.reported.load(Ordering::Relaxed) <= seen {
+                    continue;
+                }
+                if report.uses.len() == QUOTA_ENTRIES_MAX {
+                    account.is_changed.store(true, Ordering::Relaxed);
+                    account.wants.store(wants, Ordering::Relaxed);
+                    report.has_more = true;
+                    continue;
+                }
+                if is_new {
+                    account.reported.store(report.number, Ordering::Relaxed);
+                }
+                report.uses.push(QuotaUse { id: account.id, resource, used: account.used(), wants });
+            }
+        }
+    }
+
+    /// Records that a part is counted. After the last one, the use of the last run does not matter any more.
+    pub fn complete_part(&self) {
+        if self.uncounted.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        for account in self.accounts.iter().flat_map(|table| table.read().values().cloned().collect::<Vec<_>>()) {
+            account.floor.store(0, Ordering::Relaxed);
+            account.is_changed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if everything is counted.
+    pub fn is_complete(&self) -> bool {
+        self.uncounted.load(Ordering::Acquire) == 0
+    }
+
+    /// Returns all accounts with a use or a slice, for [`Book::restore`] in the next run.
+    pub fn saved(&self) -> Vec<Saved> {
+        let mut saved = Vec::new();
+        for resource in QuotaResource::ALL {
+            for account in self.table(resource).read().values() {
+                let has_slice = account.has_slice.load(Ordering::Relaxed);
+                let limit = has_slice.then(|| account.limit.load(Ordering::Relaxed));
+                let used = account.used();
+                if used > 0 || has_slice {
+                    saved.push(Saved { id: account.id, resource, used, limit });
+                }
+            }
+        }
+        saved
+    }
+
+    /// Takes over the accounts of the last run. Their use counts as the least until everything is counted.
+    pub fn restore(&self, saved: &[Saved]) {
+        for Saved { id, resource, used, limit } in saved {
+            let account = self.account(*resource, *id);
+            account.floor.store(i64::try_from(*used).unwrap_or(i64::MAX), Ordering::Relaxed);
+            limit.iter().for_each(|limit| account.give(*limit));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_wire::quota::QuotaSlice;
+
+    const MINE: Owners = Owners { uid: 7, gid: 8, projid: 0 };
+    const USER: QuotaId = QuotaId { kind: QuotaKind::User, id: 7 };
+    const SPACE: QuotaResource = QuotaResource::Space;
+
+    fn round_with(limit: u64) -> QuotaRound {
+        QuotaRound {
+            run: 1,
+            slices: vec![QuotaSlice { id: USER, resource: SPACE, limit }],
+            defaults: [[u64::MAX; 3]; 2],
+            ..QuotaRound::default()
+        }
+    }
+
+    #[test]
+    fn a_report_has_what_changed_since_the_one_that_the_master_has_seen() {
+        let book = Book::new(1, 1);
+        book.add(SPACE, MINE, 100);
+        let first = book.round(&QuotaRound { defaults: [[u64::MAX; 3]; 2], ..QuotaRound::default() });
+        assert_eq!((first.uses.len(), first.number), (3, 1));
+        let again = book.round(&QuotaRound { run: 1, ..round_with(u64::MAX) });
+        assert_eq!(again.uses.len(), 3, "the reply may have been lost");
+        let seen = QuotaRound { seen: again.number, ..round_with(u64::MAX) };
+        assert!(book.round(&seen).uses.is_empty());
+        book.add(SPACE, MINE, -50);
+        let used: Vec<u64> = book.round(&seen).uses.iter().map(|of| of.used).collect();
+        assert_eq!(used, [50, 50, 50]);
+    }
+
+    #[test]
+    fn a_slice_admits_up_to_its_end_and_warns_when_held_back_data_might_not_fit() {
+        let book = Book::new(1, 1);
+        book.round(&round_with(100));
+        let payers = book.payers(SPACE, MINE);
+        assert_eq!(book.admission(SPACE, &payers, 100, 0), Admission::Free);
+        assert_eq!(book.admission(SPACE, &payers, 90, 20), Admission::Near);
+        assert_eq!(book.admission(SPACE, &payers, 101, 0), Admission::Over(USER));
+        payers.add(60);
+        assert_eq!(book.admission(SPACE, &payers, 41, 0), Admission::Over(USER));
+        let others = book.payers(SPACE, Owners { uid: 9, ..MINE });
+        assert_eq!(book.admission(SPACE, &others, 1 << 40, 1 << 40), Admission::Free);
+    }
+
+    #[test]
+    fn slices_for_another_run_are_ignored_and_everything_is_reported() {
+        let book = Book::new(2, 1);
+        book.add(SPACE, MINE, 1);
+        assert_eq!(book.round(&QuotaRound { seen: 99, ..round_with(100) }).uses.len(), 3);
+        assert_eq!(book.used(SPACE, USER), (1, None));
+    }
+
+    #[test]
+    fn the_use_of_the_last_run_counts_until_everything_is_counted() {
+        let book = Book::new(2, 1);
+        book.restore(&[Saved { id: USER, resource: SPACE, used: 90, limit: Some(100) }]);
+        let payers = book.payers(SPACE, MINE);
+        payers.add(20);
+        assert_eq!(book.admission(SPACE, &payers, 20, 0), Admission::Over(USER));
+        book.complete_part();
+        assert_eq!(book.used(SPACE, USER), (20, Some(100)));
+        assert_eq!(book.admission(SPACE, &payers, 20, 0), Admission::Free);
+    }
+
+    #[test]
+    fn a_writer_waits_for_two_rounds_before_it_is_refused_and_later_ones_do_not() {
+        let book = Arc::new(Book::new(1, 1));
+        book.round(&round_with(10));
+        let waiting = book.clone();
+        let writer = std::thread::spawn(move || {
+            let payers = waiting.payers(SPACE, MINE);
+            waiting.wait(SPACE, &payers, 11, || {})
+        });
+        while !book.account(SPACE, USER).wants.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        while !writer.is_finished() {
+            book.round(&QuotaRound { slices: Vec::new(), ..round_with(10) });
+            std::thread::yield_now();
+        }
+        assert_eq!(writer.join().expect("no panic"), Err(Status::EDQUOT));
+        let payers = book.payers(SPACE, MINE);
+        assert_eq!(book.wait(SPACE, &payers, 11, || {}), Err(Status::EDQUOT), "without a round");
+        book.round(&round_with(20));
+        assert_eq!(book.wait(SPACE, &payers, 11, || {}), Ok(()));
+    }
+
+    #[test]
+    fn a_recount_that_finds_less_use_admits_the_write() {
+        let book = Book::new(1, 1);
+        book.round(&round_with(10));
+        let payers = book.payers(SPACE, MINE);
+        payers.add(10);
+        book.account(SPACE, USER).is_denied.store(true, Ordering::Relaxed);
+        assert_eq!(book.wait(SPACE, &payers, 5, || payers.add(-5)), Ok(()));
+    }
+
+    #[test]
+    fn ids_without_a_slice_have_the_default_of_their_kind() {
+        let book = Book::new(1, 1);
+        let mut round = round_with(u64::MAX);
+        round.defaults[SPACE as usize][QuotaKind::Group as usize] = 50;
+        book.round(&round);
+        let payers = book.payers(SPACE, MINE);
+        let group = QuotaId { kind: QuotaKind::Group, id: 8 };
+        assert_eq!(book.admission(SPACE, &payers, 51, 0), Admission::Over(group));
+        assert_eq!(book.used(SPACE, group), (0, Some(50)));
+    }
+}
