@@ -7,9 +7,10 @@ use crate::mdlocks::ClientLocks;
 use crate::suspend::Caller;
 use crate::tables::{REPLIES, reply_key};
 use crate::tx::Tx;
+use nacre_layout::user;
 use nacre_ondisk::{OpenedRecord, ReplyRecord};
 use nacre_rpc::{Export, Moment, ReplySlot};
-use nacre_types::{StatusResult, TransNo};
+use nacre_types::{AttrFlags, Fid, Owners, Status, StatusResult, TransNo};
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::{Decode, Encode};
 use std::sync::Arc;
@@ -42,6 +43,7 @@ impl Commits {
         {
             self.leaves.changelog.note(caller, &mut tx, &record);
         }
+        self.leaves.quotas.admit(caller, &tx, &self.leaves.records)?;
         let may_stop = caller.suspended.may_stop() && !tx.is_empty();
         if may_stop
             && (self.leaves.hold.is_wanted(Moment::Locked, caller.request)
@@ -88,12 +90,17 @@ impl Commits {
     /// Commits a transaction after clients have released their locks on what it changes
     /// ([`ClientLocks::call_back`]).
     pub fn commit_called_back(&self, tx: &mut Tx) -> StatusResult<TransNo> {
+        let counted = self.leaves.quotas.begin(tx, &self.leaves.records)?;
+        for (fid, owners) in counted.moved() {
+            self.log_owners(tx, &fid, owners)?;
+        }
         let assigned = self.leaves.changelog.assign(tx);
         let transno =
             self.leaves.store.commit(tx.batch()).map_err(|error| self.leaves.records.store_failed(&error))?;
         if let Some(assigned) = assigned {
             assigned.committed();
         }
+        counted.commit();
         self.leaves.space.count_inodes(tx.inode_change());
         if tx.moves_names {
             self.leaves.moving.note_change();
@@ -122,10 +129,28 @@ impl Commits {
                 );
             }
         }
+        for (ost_index, object, owners) in tx.take_owned() {
+            self.leaves.osts.set_owners_later(ost_index, transno, object, owners);
+        }
         for (ost_index, object) in tx.take_destroyed() {
             self.leaves.osts.destroy_later(ost_index, transno, object);
         }
         Ok(transno)
+    }
+
+    /// Logs the objects on OSTs of a file that gets other owners.
+    fn log_owners(&self, tx: &mut Tx, fid: &Fid, owners: Owners) -> StatusResult<()> {
+        let Some(record) = tx.stored(fid).filter(|record| record.attr.flags.contains(AttrFlags::HAS_OBJECTS)) else {
+            return Ok(());
+        };
+        let layout = user::decode_layout(&record.body).map_err(|error| {
+            log::error!("layout of {fid}: {error}");
+            Status::EUCLEAN
+        })?;
+        for object in layout.objects().filter(|object| !object.is_on_mdt()) {
+            tx.log_owners(object.ost_index, object.object, owners);
+        }
+        Ok(())
     }
 
     /// Returns the stored answer of an earlier run, and the handle that its request opened.

@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(
             line,
             "MDT0001: mds_reint_rename of [0x200000401:0x1:0x0] and [0x200000401:0x2:0x0] for client \
-             07070707-0707-0707-0707-070707070707 at 127.0.0.1@tcp: structure needs cleaning (EUCLEAN)"
+             07070707-0707-0707-0707-070707070707 at 127.0.0.1@tcp: stored structure needs cleaning (EUCLEAN)"
         );
     }
 

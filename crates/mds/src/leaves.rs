@@ -9,6 +9,7 @@ use crate::locks::LockTable;
 use crate::moving::progress::Moving;
 use crate::opens::OpenTable;
 use crate::osts::OstSet;
+use crate::quota::Quotas;
 use crate::records::Records;
 use crate::recovery::Recovery;
 use crate::signal::StopSignal;
@@ -37,6 +38,7 @@ pub(crate) struct Leaves {
     pub transactions: Arc<Transactions>,
     pub moving: Arc<Moving>,
     pub changelog: Arc<Changelog>,
+    pub quotas: Arc<Quotas>,
     pub signal: Arc<StopSignal>,
     pub hold: Arc<Hold>,
 }

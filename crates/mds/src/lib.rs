@@ -33,6 +33,7 @@
 //! | `placement` | placement of directories |
 //! | `capabilities` | capabilities for objects of files |
 //! | `changelog/*` | records of changes for registered users |
+//! | `quota/*` | use by owner on this MDT; the quota master |
 //! | `data`, `unowned` | data of files on this MDT, and how large it may be |
 //! | `flocks` | file locks that programs take |
 //! | `sessions`, `clients`, `recovery` | connect, leases, eviction, recovery after a restart |
@@ -83,6 +84,7 @@ mod osts;
 mod perform;
 mod placement;
 mod plan;
+mod quota;
 mod records;
 mod recovery;
 mod service;

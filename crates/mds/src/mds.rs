@@ -23,6 +23,8 @@ use crate::open_files::OpenFiles;
 use crate::opens::OpenTable;
 use crate::osts::{OstSet, Osts};
 use crate::placement::{Placement, put_default};
+use crate::quota::Quotas;
+use crate::quota::master::QuotaMaster;
 use crate::records::{Records, read_record, store_path};
 use crate::recovery::{Expected, Recovery};
 use crate::sessions::Sessions;
@@ -43,6 +45,7 @@ use nacre_env::sync::Mutex;
 use nacre_env::thread::JoinHandle;
 use nacre_layout::{DirDefault, user};
 use nacre_lock::server::ServerConfig;
+use nacre_quota::Book;
 use nacre_ondisk::{ClientRecord, InodeRecord, MdtRecord};
 use nacre_rpc::Hold;
 use nacre_store::MetaStore;
@@ -98,6 +101,8 @@ pub struct Mds {
     /// The changelog.
     pub changelog: Arc<Changelog>,
     pub(crate) changelogs: ChangelogService,
+    /// The quota master, on MDT0000.
+    pub(crate) quota_master: Option<Arc<QuotaMaster>>,
     /// Counters of requests.
     pub stats: MdsStats,
     /// Requests that a test holds up.
@@ -243,6 +248,7 @@ impl Mds {
         }));
         mds.osts.set(osts)?;
         mds.threads.lock().extend(mds.space.know_inodes(inodes, &mds.leaves.records, &mds.leaves.signal)?);
+        mds.threads.lock().extend(mds.leaves.quotas.start_count(&mds.leaves.signal)?);
         mds.sessions.begin_recovery(&ended);
         let owner: Arc<dyn LockOwner> = mds.sessions.clone();
         let timer = Timer::start(mds.mdlocks.clone(), Arc::downgrade(&owner)).map_err(MdsError::Thread)?;
@@ -252,6 +258,9 @@ impl Mds {
         let ticker =
             nacre_env::thread::Builder::new().name("mds-tick".into()).spawn(move || tick(&weak, &signal));
         mds.threads.lock().push(ticker.map_err(MdsError::Thread)?);
+        if let Some(master) = &mds.quota_master {
+            mds.threads.lock().push(master.start(&mds.leaves.signal)?);
+        }
         Ok(mds)
     }
 
@@ -268,6 +277,7 @@ impl Mds {
         let leaves = Leaves {
             index,
             changelog: Arc::new(Changelog::open(&store)?),
+            quotas: Arc::new(Quotas::open(&store, index, was_clean)?),
             signal: Arc::default(),
             hold: Arc::default(),
             departed: Arc::default(),
@@ -285,18 +295,25 @@ impl Mds {
             store,
             data,
         };
-        Ok(Arc::new(Mds::join(Arc::new(leaves), config, boot_count, boot_transno)))
+        Ok(Arc::new(Mds::join(Arc::new(leaves), config, boot_count, boot_transno)?))
     }
 
     /// Builds the parts that depend on others.
-    fn join(leaves: Arc<Leaves>, config: &MdsConfig, boot_count: u64, boot_transno: TransNo) -> Mds {
+    fn join(
+        leaves: Arc<Leaves>,
+        config: &MdsConfig,
+        boot_count: u64,
+        boot_transno: TransNo,
+    ) -> Result<Mds, MdsError> {
         let core = Arc::new(Core::new(&leaves, config, boot_transno));
         let relayout = Arc::new(LayoutChanges::new(&leaves, &core, config.object_wait));
         let files = Arc::new(OpenFiles::new(&leaves, &core, &relayout));
         let lookups = Arc::new(Lookups::new(&leaves, &core));
         let filesets = Arc::new(Filesets::new(&leaves, &core.coordinator));
         let sessions = Arc::new(Sessions::new(&leaves, &core, boot_count, config.recovery_window, &files));
-        Mds {
+        let is_master = leaves.index == 0;
+        let quota_master = is_master.then(|| QuotaMaster::open(&leaves, &core).map(Arc::new)).transpose()?;
+        Ok(Mds {
             attrs: Attributes::new(&leaves, &core, &lookups, &relayout),
             names: NameSpace::new(&leaves, &core, &files),
             moves: Arc::new(Moves::new(&leaves, &core)),
@@ -305,6 +322,7 @@ impl Mds {
             capabilities: Capabilities::new(&leaves, &core.layouts),
             changelog: leaves.changelog.clone(),
             changelogs: ChangelogService::new(&leaves, &core),
+            quota_master,
             stats: MdsStats::new(),
             simulation: Simulation::default(),
             faults: Faults::new(leaves.index),
@@ -326,7 +344,7 @@ impl Mds {
             relayout,
             lookups,
             sessions,
-        }
+        })
     }
 
     /// Sets the other MDTs, by index, with an endpoint for each. Names and inodes may then be on any of them.
@@ -376,6 +394,11 @@ impl Mds {
             MdsReply::Changelog(reply) => Ok(reply),
             _ => Err(Status::EPROTO),
         }
+    }
+
+    /// Returns the use by owner on this MDT, for the service for data of files, which admits writes by it.
+    pub fn book(&self) -> Arc<Book> {
+        self.leaves.quotas.book().clone()
     }
 
     /// Returns the number of starts of the target, including this one.
@@ -447,6 +470,9 @@ impl Mds {
         drop(self.lock_timer.lock().take());
         self.leaves.transactions.set_peers(Peers::new());
         self.osts.wait_stopped(STOP_TIMEOUT);
+        if let Err(status) = self.leaves.quotas.stop() {
+            log::warn!("MDT{:04x}: use by owner is counted again at the next start: {status}", self.leaves.index);
+        }
         self.leaves.records.close(self.space.known_inodes())
     }
 
@@ -502,8 +528,11 @@ fn known_clients(store: &MetaStore) -> Result<(Vec<ClientUuid>, Expected), MdsEr
 
 /// Body of the thread that checks space and deadlines.
 fn tick(mds: &Weak<Mds>, signal: &StopSignal) {
+    let mut ticks = 0;
     while !signal.wait(TICK) {
         let Some(mds) = mds.upgrade() else { return };
+        ticks += 1;
+        mds.leaves.quotas.tick(ticks, TICK);
         mds.space.refresh();
         mds.leaves.data.adapt(&mds.statfs());
         mds.sessions.check_deadlines();

@@ -27,9 +27,10 @@ use nacre_rpc::{ImportInfo, IoCall, OssEndpoint};
 use nacre_store::{Batch, MetaStore};
 use nacre_types::fid::SEQ_IDIF;
 use nacre_types::limits::{STRIPE_COUNT_MAX, TARGET_INDEX_MAX};
-use nacre_types::{ClientUuid, Fid, Status, StatusResult, TransNo};
+use nacre_types::{ClientUuid, Fid, Owners, Status, StatusResult, TransNo};
 use nacre_wire::mgs::PoolConfig;
 use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest};
+use nacre_wire::quota::{QuotaReport, QuotaRound};
 pub use ost::Reserved;
 use ost::{Ost, OstState};
 
@@ -318,6 +319,28 @@ impl OstSet {
     pub fn destroy_later(&self, ost_index: u16, transno: TransNo, object: Fid) {
         if let Some(ost) = self.osts.read().iter().find(|ost| ost.index == ost_index) {
             ost.destroy_later(transno, object);
+        }
+    }
+
+    /// Sends new owners of an object once the transaction that logged them is durable.
+    pub fn set_owners_later(&self, ost_index: u16, transno: TransNo, object: Fid, owners: Owners) {
+        if let Some(ost) = self.osts.read().iter().find(|ost| ost.index == ost_index) {
+            ost.set_owners_later(transno, object, owners);
+        }
+    }
+
+    /// Exchanges quota slices for uses with an OST, within `timeout`.
+    ///
+    /// # Errors
+    /// `ENODEV` without such an OST, `EIO` for a deactivated one, `EPROTO`; those of the OST.
+    pub fn quota_round(&self, index: u16, round: &QuotaRound, timeout: Duration) -> StatusResult<QuotaReport> {
+        let endpoint = self.with(index, |ost| {
+            if ost.state.lock().inactive { Err(Status::EIO) } else { Ok(ost.endpoint()) }
+        })??;
+        let request = OssRequest::QuotaRound { round: round.clone() };
+        match nacre_env::blocking(|| endpoint.call_within(&request, timeout))? {
+            OssReply::Quota(report) => Ok(report),
+            _ => Err(Status::EPROTO),
         }
     }
 

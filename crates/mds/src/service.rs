@@ -243,7 +243,7 @@ impl Mds {
             }
             PeerRequest::LockTree { op } => self.core.tree.lock(*op)?,
             PeerRequest::UnlockTree { op } => self.core.tree.unlock(op),
-            PeerRequest::QuotaRound { .. } => return Err(Status::EOPNOTSUPP),
+            PeerRequest::QuotaRound { round } => PeerReply::Quota(self.leaves.quotas.book().round(round)),
             PeerRequest::HashSeed => PeerReply::HashSeed(self.leaves.records.hash_seed()),
             PeerRequest::Moved { fid } => self.moves.moved_of(fid)?,
             PeerRequest::NewFid => PeerReply::Fid(self.moves.new_fid()?),
@@ -321,7 +321,9 @@ impl Mds {
             ReplayFileLocks { fid, locks } => self.sessions.replay_file_locks(caller, fid, locks),
             GetLock { fid, lock } => self.sessions.get_lock(caller, fid, lock),
             Changelog(request) => self.changelogs.serve(caller, request),
-            Quota(_) => Err(Status::EOPNOTSUPP),
+            Quota(request) => {
+                self.quota_master.as_ref().ok_or(Status::WRONG_TARGET)?.serve(caller, request)
+            }
             MdsRequest::RunStart => Ok(self.core.commits.answer(MdsReply::RunStart(self.run_start()))),
             Ping => self.lease_of(caller),
             Intent { fid, name, handle } => self.intend(caller, fid, *name, *handle),

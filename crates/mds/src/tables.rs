@@ -15,7 +15,8 @@ pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 /// Name of the attribute with file capabilities.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-/// The MDT record, under [`META_KEY`], and the head of the changelog, under [`CHANGES_HEAD_KEY`].
+/// The MDT record, under [`META_KEY`], the head of the changelog, under [`CHANGES_HEAD_KEY`], and grace times, under
+/// [`QUOTA_GRACES_KEY`].
 pub const META: Table = Table(1);
 /// FID -> inode record.
 pub const INODES: Table = Table(2);
@@ -57,10 +58,19 @@ pub const CHANGES: Table = Table(16);
 /// Number of a changelog user (u32) -> the user.
 pub const CHANGE_USERS: Table = Table(17);
 
+/// Pool, kind and id ([`nacre_ondisk::quota::limit_key`]) -> limits of a quota; on MDT0000.
+pub const QUOTA_LIMITS: Table = Table(18);
+/// Resource and id ([`nacre_ondisk::quota::use_key`]) -> use of the last run.
+pub const QUOTA_USES: Table = Table(19);
+/// OST index (u16), object FID -> owner record: objects whose owners have changed.
+pub const OWNER_CHANGES: Table = Table(20);
+
 /// Key of the MDT record in [`META`].
 pub const META_KEY: &[u8] = b"mdt";
 /// Key of the head of the changelog in [`META`].
 pub const CHANGES_HEAD_KEY: &[u8] = b"changelog";
+/// Key of the grace times of quotas in [`META`].
+pub const QUOTA_GRACES_KEY: &[u8] = b"quota";
 /// Value of records whose key has all information.
 pub const PRESENT: [u8; 1] = [1];
 

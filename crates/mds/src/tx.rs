@@ -1,10 +1,11 @@
 //! A transaction under construction: the batch, and the changes of records in memory after its commit.
 
-use crate::tables::{DESTROYS, DIRENTS, INODES, PRESENT, destroy_key, dirent_key};
-use nacre_ondisk::{DirentRecord, InodeRecord, OpenedRecord};
+use crate::tables::{DESTROYS, DIRENTS, INODES, OWNER_CHANGES, PRESENT, destroy_key, dirent_key};
+use nacre_ondisk::{DirentRecord, InodeRecord, OpenedRecord, OwnerRecord};
 use nacre_store::Batch;
-use nacre_types::{Fid, FileKind, OpenHandle, Timestamp};
+use nacre_types::{Fid, FileKind, OpenHandle, Owners, Timestamp};
 use nacre_wire::mds::OpenFlags;
+use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -41,6 +42,10 @@ pub struct Tx {
     destroyed: Vec<(u16, Fid)>,
     /// Destroyed objects on this MDT.
     destroyed_here: Vec<Fid>,
+    /// Objects whose owners change.
+    owned: Vec<(u16, Fid, Owners)>,
+    /// Inodes that did not exist.
+    new: SmallVec<[Fid; 1]>,
     /// Change of the number of inodes.
     inode_change: i64,
     /// True if the changes are redone after a restart: locks on them were revoked before it, or no client
@@ -63,6 +68,8 @@ impl Tx {
             version,
             destroyed: Vec::new(),
             destroyed_here: Vec::new(),
+            owned: Vec::new(),
+            new: SmallVec::new(),
             inode_change: 0,
             is_replay: false,
             moves_directory: false,
@@ -124,7 +131,26 @@ impl Tx {
     /// Like [`Tx::put_inode`], for an inode that did not exist.
     pub fn put_new_inode(&mut self, record: impl Into<Arc<InodeRecord>>) -> Arc<InodeRecord> {
         self.inode_change += 1;
-        self.put_inode(record)
+        let record = self.put_inode(record);
+        self.new.push(record.attr.fid);
+        record
+    }
+
+    /// Returns true if an inode did not exist before the transaction.
+    pub fn is_new(&self, fid: &Fid) -> bool {
+        self.new.contains(fid)
+    }
+
+    /// Adds an object on an OST whose owners change to the log of such objects.
+    pub fn log_owners(&mut self, ost_index: u16, object: Fid, owners: Owners) {
+        let record = OwnerRecord { owners, counted: 0, is_active: false };
+        self.batch().put(OWNER_CHANGES, destroy_key(ost_index, &object).as_slice(), &record.encode());
+        self.owned.push((ost_index, object, owners));
+    }
+
+    /// Takes the objects whose owners change.
+    pub fn take_owned(&mut self) -> Vec<(u16, Fid, Owners)> {
+        std::mem::take(&mut self.owned)
     }
 
     /// Returns the change of the number of inodes.

@@ -10,7 +10,7 @@ use nacre_rpc::Export;
 use nacre_store::object::{OWNERS, ObjectAttr, ObjectError, ObjectStore, Seek, USES};
 use nacre_store::{Batch, MetaError, MetaStore};
 use nacre_types::limits::TARGET_INDEX_MAX;
-use nacre_types::{Fid, Owners, Status, StatusResult, TargetId};
+use nacre_types::{Fid, Owners, QuotaResource, Status, StatusResult, TargetId};
 use nacre_wire::oss::Charge;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -128,6 +128,11 @@ fn saved(index: &MetaStore) -> Result<Vec<Saved>, MetaError> {
     Ok(saved)
 }
 
+/// Whether no limit applies to a write. Root of a client with restrictions is not root of the file system.
+fn is_exempt(export: &Export, charge: &Charge) -> bool {
+    charge.is_exempt && export.standing().is_none_or(|standing| standing.is_free())
+}
+
 fn bytes_of(attr: &ObjectAttr) -> u64 {
     attr.blocks.saturating_mul(BLOCK_BYTES)
 }
@@ -138,6 +143,9 @@ pub(crate) struct Quota {
     /// `None` if another server keeps them.
     upkeep: nacre_env::sync::Mutex<Option<Upkeep>>,
 }
+
+/// What a write has charged, and whether an owner is near a limit.
+pub(crate) type Charging = (Option<Counted>, bool);
 
 /// What a write is charged to, and its range.
 pub(crate) struct Charged<'a> {
@@ -179,10 +187,10 @@ impl Quota {
 }
 
 impl ObjectServer {
-    /// Sets the accounts of objects for a store that keeps no records of owners; their owner counts and ticks. Only the
-    /// first call counts.
-    pub fn set_accounts(&self, accounts: Arc<ObjectAccounts>) {
-        let _ = self.quota.set(Quota { accounts, upkeep: Default::default() });
+    /// Sets the book by which writes of data on an MDT are admitted. The metadata server counts: a write with the next
+    /// report of the file's size. Only the first call counts.
+    pub fn admit_by(&self, book: Arc<Book>) {
+        let _ = self.book_of_mdt.set(book);
     }
 
     /// Returns the use by owner that this server counts.
@@ -190,19 +198,30 @@ impl ObjectServer {
         self.quota.get().map(|quota| &quota.accounts)
     }
 
+    /// Admits or refuses a write of data on an MDT. Returns whether an owner is near a limit.
+    fn admit_on_mdt(&self, export: &Export, what: &Charged<'_>) -> Result<bool, Refusal> {
+        let Some(book) = self.book_of_mdt.get().filter(|book| book.has_limits()) else { return Ok(false) };
+        let payers = book.payers(QuotaResource::Space, what.charge.owners);
+        let held_back = self.granted_bytes();
+        let admission = book.admission(QuotaResource::Space, &payers, what.len, held_back);
+        let must_fit = !what.granted && !is_exempt(export, what.charge);
+        if matches!(admission, Admission::Over(_)) && must_fit && !self.is_rewrite(what)? {
+            book.wait(QuotaResource::Space, &payers, what.len, || ())?;
+        }
+        Ok(admission != Admission::Free)
+    }
+
     /// Charges a write, and admits or refuses it. Returns the charge, and whether an owner is near a limit.
-    pub(crate) fn charge(&self, export: &Export, what: &Charged<'_>) -> Result<Option<(Counted, bool)>, Refusal> {
-        let Some(accounts) = self.accounts() else { return Ok(None) };
+    pub(crate) fn charge(&self, export: &Export, what: &Charged<'_>) -> Result<Charging, Refusal> {
+        let Some(accounts) = self.accounts() else { return Ok((None, self.admit_on_mdt(export, what)?)) };
         let counted = accounts.begin(what.object, what.charge.owners, !what.written, what.len)?;
         if !accounts.is_limited(&counted) {
-            return Ok(Some((counted, false)));
+            return Ok((Some(counted), false));
         }
         let held_back = self.granted_bytes();
         let admission = accounts.admission(&counted, held_back);
-        // Root of a client with restrictions is not root of the file system.
-        let is_exempt = what.charge.is_exempt && export.standing().is_none();
         let is_over = matches!(admission, Admission::Over(_));
-        let must_fit = !what.granted && !is_exempt;
+        let must_fit = !what.granted && !is_exempt(export, what.charge);
         if is_over && must_fit && !self.is_rewrite(what)? {
             // Space of data that clients hold back is not available to others.
             if let Err(status) = accounts.wait(&counted) {
@@ -210,7 +229,7 @@ impl ObjectServer {
                 return Err(status.into());
             }
         }
-        Ok(Some((counted, admission != Admission::Free)))
+        Ok((Some(counted), admission != Admission::Free))
     }
 
     /// Whether a range has its space already.
@@ -223,9 +242,10 @@ impl ObjectServer {
     }
 
     /// Ends what [`ObjectServer::charge`] began. Returns whether an owner is near a limit.
-    pub(crate) fn charged(&self, charged: Option<(Counted, bool)>) -> bool {
-        let (Some(accounts), Some((counted, is_near))) = (self.accounts(), charged) else { return false };
-        accounts.end(counted);
+    pub(crate) fn charged(&self, (counted, is_near): Charging) -> bool {
+        if let (Some(accounts), Some(counted)) = (self.accounts(), counted) {
+            accounts.end(counted);
+        }
         is_near
     }
 

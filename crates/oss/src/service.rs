@@ -17,6 +17,7 @@ use nacre_keys::CapabilityKeys;
 use nacre_lock::Extent;
 use nacre_lock::server::ServerConfig;
 use nacre_params::{EventStats, JobStats};
+use nacre_quota::Book;
 use nacre_rpc::{Call, Direction, Export, Exports, Hold, Moment, OssService, ReadCall};
 use nacre_store::object::trim::Trimmer;
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek};
@@ -91,6 +92,8 @@ pub struct ObjectServer {
     hold: Hold,
     pub(crate) trimmer: OnceLock<Trimmer>,
     pub(crate) quota: OnceLock<Quota>,
+    /// Use by owner on the MDT whose data this server has.
+    pub(crate) book_of_mdt: OnceLock<Arc<Book>>,
     failures: Seldom,
 }
 
@@ -150,6 +153,7 @@ impl ObjectServer {
             hold: Hold::default(),
             trimmer: OnceLock::new(),
             quota: OnceLock::new(),
+            book_of_mdt: OnceLock::new(),
             failures: Seldom::default(),
         }
     }
@@ -396,7 +400,7 @@ impl ObjectServer {
         self.check_there(object, written)?;
         let _change = self.lock_change(export, lock, object, extent(offset, len))?;
         let charged = match kind {
-            FallocateKind::Punch => None,
+            FallocateKind::Punch => (None, false),
             _ => self.charge(export, what)?,
         };
         let after = self.target.store.fallocate(object, fallocate(kind), offset, len);

@@ -148,6 +148,8 @@ pub struct Book {
     turned: Condvar,
     /// Parts of the target that are not counted yet.
     uncounted: AtomicUsize,
+    /// True once there was a slice or a default: until then nothing is limited.
+    had_limits: AtomicBool,
 }
 
 impl Book {
@@ -162,6 +164,7 @@ impl Book {
             rounds: Mutex::default(),
             turned: Condvar::default(),
             uncounted: AtomicUsize::new(parts),
+            had_limits: AtomicBool::new(false),
         }
     }
 
@@ -215,9 +218,14 @@ impl Book {
         }
     }
 
+    /// Returns true if there may be limits.
+    pub fn has_limits(&self) -> bool {
+        self.had_limits.load(Ordering::Relaxed)
+    }
+
     /// Returns true if a limit applies to one of the payers.
     pub fn is_limited(&self, resource: QuotaResource, payers: &Payers) -> bool {
-        payers.0.iter().any(|account| self.limit_of(resource, account) != u64::MAX)
+        self.has_limits() && payers.0.iter().any(|account| self.limit_of(resource, account) != u64::MAX)
     }
 
     /// Whether `amount` more may be used, while clients hold back up to `held_back`.
@@ -298,6 +306,10 @@ impl Book {
                 }
             }
         }
+        let has_limits = !round.slices.is_empty() || round.defaults.iter().flatten().any(|limit| *limit != u64::MAX);
+        if has_limits {
+            self.had_limits.store(true, Ordering::Relaxed);
+        }
         for slice in round.slices.iter().filter(|_| is_known) {
             self.account(slice.resource, slice.id).give(slice.limit);
         }
@@ -376,7 +388,21 @@ impl Book {
         for Saved { id, resource, used, limit } in saved {
             let account = self.account(*resource, *id);
             account.floor.store(i64::try_from(*used).unwrap_or(i64::MAX), Ordering::Relaxed);
-            limit.iter().for_each(|limit| account.give(*limit));
+            if let Some(limit) = limit {
+                account.give(*limit);
+                self.had_limits.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Takes over the accounts of the last run, whose uses are exact.
+    pub fn adopt(&self, saved: &[Saved]) {
+        self.restore(saved);
+        for Saved { id, resource, used, .. } in saved {
+            let account = self.account(*resource, *id);
+            account.floor.store(0, Ordering::Relaxed);
+            account.used.store(i64::try_from(*used).unwrap_or(i64::MAX), Ordering::Relaxed);
+            account.is_changed.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -199,7 +199,7 @@ impl Campaign {
 
 /// Returns bodies of valid requests of a kind, from the examples of the protocol.
 fn examples(kind: &str, prefix: &[u8]) -> Vec<Vec<u8>> {
-    let text = include_str!("../../wire/golden/version-3.txt");
+    let text = include_str!("../../wire/golden/version-4.txt");
     let of_kind = text.lines().filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' '));
     let bytes = |hex: &str| -> Vec<u8> {
         (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).expect("hex")).collect()

@@ -25,7 +25,7 @@ use nacre_types::{
 use nacre_wire::lock::{IoLock, LockRequest};
 use nacre_wire::mds::{FileCapabilities, LeaseGrant, MdsAnswer, MdsRequest, OpenFlags};
 use nacre_wire::mgs::CapabilityKey;
-use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use nacre_wire::oss::{Bulk, Charge, OssReply, OssRequest};
 
 /// A user without any rights other than those given in the test.
 const SOMEBODY: u32 = 1000;
@@ -145,7 +145,7 @@ fn requests(object: Fid) -> (Vec<OssRequest>, Vec<OssRequest>) {
     let reads = vec![OssRequest::plain_read(object, 0, 8), enqueue(Mode::Pr, 1)];
     let writes = vec![
         OssRequest::plain_write(object, 0),
-        OssRequest::Truncate { object, size: 0, lock, written: false },
+        OssRequest::Truncate { object, size: 0, lock, written: false, charge: Charge::ROOT },
         enqueue(Mode::Pw, 2),
     ];
     (reads, writes)

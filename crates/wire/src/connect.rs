@@ -137,9 +137,9 @@ mod tests {
 
     #[test]
     fn versions_meet_at_the_newest_common_one() {
-        assert_eq!(agree_version(3, 3), Some(3));
-        assert_eq!(agree_version(1, 9), Some(3));
-        assert_eq!([agree_version(1, 2), agree_version(4, 9)], [None; 2]);
+        assert_eq!(agree_version(4, 4), Some(4));
+        assert_eq!(agree_version(1, 9), Some(4));
+        assert_eq!([agree_version(1, 3), agree_version(5, 9)], [None; 2]);
         assert_eq!(agree_version(0, 0), None);
         assert_eq!(agree_version(5, 1), None);
     }

@@ -5,15 +5,16 @@ use crate::error::MdsError;
 use crate::shards::{named_in, shards_of};
 use crate::tables::{
     CHANGE_USERS, CHANGES, CHANGES_HEAD_KEY, DATA, DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS,
-    OST_MARKS, OrphanKind, PREPARED, TRANSACTIONS, XATTRS, change_index, decode_op_key, split_destroy_key,
+    OST_MARKS, OWNER_CHANGES, OrphanKind, PREPARED, QUOTA_GRACES_KEY, QUOTA_LIMITS, TRANSACTIONS, XATTRS, change_index, decode_op_key, split_destroy_key,
     split_dirent_key, split_link_key, split_xattr_key,
 };
 use crate::transactions::state::{decode_prepared, decode_record};
 use nacre_layout::DirDefault;
 use nacre_layout::user;
+use nacre_ondisk::quota::split_limit_key;
 use nacre_ondisk::{
-    ChangeRecord, ChangeUserRecord, ChangesHeadRecord, DirentRecord, InodeRecord, LinkRecord, MdtRecord,
-    OstMarkRecord, XattrRecord,
+    ChangeRecord, ChangeUserRecord, ChangesHeadRecord, DirentRecord, GraceRecord, InodeRecord, LimitRecord,
+    LinkRecord, MdtRecord, OstMarkRecord, OwnerRecord, XattrRecord,
 };
 use nacre_store::{MetaStore, Table};
 use nacre_types::acl::Acl;
@@ -119,6 +120,7 @@ impl Inventory {
         all.each(store, DATA, progress, &mut |all, key, _| all.take_data(key))?;
         all.each(store, DESTROYS, progress, &mut |all, key, _| all.take_destroy(key))?;
         all.check_changes(store, progress)?;
+        all.check_quotas(store, progress)?;
         progress(all.read);
         Ok(())
     }
@@ -175,6 +177,30 @@ impl Inventory {
             if head.is_some_and(|head| !(head.first..head.limit).contains(&index)) {
                 let text = format!("changelog record {index} is outside the range of the changelog's head");
                 all.damaged(Fid::ZERO, text);
+            }
+        })
+    }
+
+    /// Checks the records of quotas.
+    fn check_quotas(&mut self, store: &MetaStore, progress: &mut dyn FnMut(u64)) -> Result<(), MdsError> {
+        if let Some(Err(error)) = store.get(META, QUOTA_GRACES_KEY, |value| value.map(GraceRecord::decode))? {
+            self.damaged(Fid::ZERO, format!("the grace times of quotas are damaged: {error}"));
+        }
+        self.each(store, QUOTA_LIMITS, progress, &mut |all, key, value| {
+            if let (_, Err(error)) = (split_limit_key(key), LimitRecord::decode(value)) {
+                all.damaged(Fid::ZERO, format!("a limit of a quota is damaged: {error}"));
+            } else if split_limit_key(key).is_none() {
+                all.damaged(Fid::ZERO, "a limit of a quota has an impossible key".to_owned());
+            }
+        })?;
+        self.each(store, OWNER_CHANGES, progress, &mut |all, key, value| {
+            let object = split_destroy_key(key).map(|(_, object)| object);
+            match (object, OwnerRecord::decode(value)) {
+                (Some(_), Ok(_)) => {}
+                (object, _) => {
+                    let text = "the record of its new owners is damaged".to_owned();
+                    all.damaged(object.unwrap_or(Fid::ZERO), text);
+                }
             }
         })
     }

@@ -10,7 +10,7 @@ use crate::suspend::Caller;
 use crate::tx::Tx;
 use nacre_ondisk::InodeRecord;
 use nacre_store::object::{Edit, ObjectAttr, ObjectError};
-use nacre_types::{AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult};
+use nacre_types::{AttrFlags, Fid, OpenHandle, Owners, QuotaResource, SizeSource, Status, StatusResult};
 use nacre_wire::mds::{CLOSING_DATA_MAX, ClosingData, DataUpdate, MdsAnswer, MdsReply};
 
 impl OpenFiles {
@@ -42,6 +42,9 @@ impl OpenFiles {
         if data.bytes.len() > CLOSING_DATA_MAX || end > room {
             return Err(Status::EINVAL);
         }
+        // The client then writes the data, and its program gets the error.
+        let owners = Owners::from(&record.attr);
+        self.leaves.quotas.admit_one(QuotaResource::Space, owners, data.bytes.len() as u64)?;
         let mut changed = InodeRecord::clone(&record);
         if !is_placed {
             self.core.client_locks.call_back_layout(fid, false, Some(caller.export))?;

@@ -6,7 +6,7 @@ use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_ondisk::OstMarkRecord;
 use nacre_rpc::OssEndpoint;
 use nacre_types::limits::TARGET_INDEX_MAX;
-use nacre_types::{ClientUuid, Fid, Nid, Status, StatusResult, TransNo};
+use nacre_types::{ClientUuid, Fid, Nid, Owners, Status, StatusResult, TransNo};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest, Statfs};
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
@@ -40,12 +40,14 @@ const EVICTION_TICK: Duration = Duration::from_millis(100);
 /// Age up to which free space is not read again when all OSTs seem full.
 pub const LOOKED_AGE: Duration = Duration::from_millis(500);
 
-/// An object whose destruction is logged.
+/// An object whose destruction, or whose new owners are logged.
 #[derive(Clone, Copy)]
 pub struct Pending {
     pub transno: TransNo,
     pub since: Instant,
     pub object: Fid,
+    /// Its new owners; `None` to destroy it.
+    pub owners: Option<Owners>,
 }
 
 /// Object ids precreated at an OST.
@@ -677,13 +679,22 @@ impl Ost {
 
     /// Queues an object to be destroyed.
     pub fn destroy_later(&self, transno: TransNo, object: Fid) {
+        self.do_later(Pending { transno, since: Instant::now(), object, owners: None });
+    }
+
+    /// Queues new owners of an object.
+    pub fn set_owners_later(&self, transno: TransNo, object: Fid, owners: Owners) {
+        self.do_later(Pending { transno, since: Instant::now(), object, owners: Some(owners) });
+    }
+
+    fn do_later(&self, pending: Pending) {
         let mut state = self.state.lock();
         if state.pending.len() >= PENDING_MAX {
             state.rescan = true;
             return;
         }
         let was_idle = state.pending.is_empty();
-        state.pending.push_back(Pending { transno, since: Instant::now(), object });
+        state.pending.push_back(pending);
         if was_idle {
             self.work.notify_one();
         }

@@ -2,10 +2,11 @@
 
 use super::ost::{Ost, Pending};
 use crate::error::MdsError;
-use crate::tables::{DESTROYS, destroy_key, split_destroy_key};
+use crate::tables::{DESTROYS, OWNER_CHANGES, destroy_key, split_destroy_key};
 use nacre_env::clock::Instant;
 use nacre_store::{Batch, MetaStore};
-use nacre_types::{Fid, Status, StatusResult, TransNo};
+use nacre_ondisk::OwnerRecord;
+use nacre_types::{Fid, Owners, Status, StatusResult, TransNo};
 use nacre_wire::oss::OssRequest;
 use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, Weak};
@@ -103,7 +104,10 @@ fn next_work(ost: &Ost, store: &MetaStore) -> Work {
     if oldest.transno > store.last_committed() && waited < COMMIT_TIMEOUT && !state.hurried {
         return Work::Nap(COMMIT_TIMEOUT - waited);
     }
-    let count = state.pending.len().min(DESTROY_MAX);
+    // Both kinds in the order of the log.
+    let destroys = oldest.owners.is_none();
+    let alike = state.pending.iter().take(DESTROY_MAX).take_while(|it| it.owners.is_none() == destroys);
+    let count = alike.count();
     state.destroying = count;
     Work::Destroy(state.pending.drain(..count).collect())
 }
@@ -123,11 +127,23 @@ fn nap(ost: &Ost, time: Duration) {
 
 /// Reads the destroys that the log has in addition to those in memory.
 fn rescan(ost: &Ost, store: &MetaStore) {
-    let mut found: Vec<Fid> = Vec::new();
+    let mut found: Vec<(Fid, Option<Owners>)> = Vec::new();
     let transno = store.last_transno();
-    let scanned = store.scan(DESTROYS, &ost.index.to_be_bytes(), Bound::Unbounded, &mut |key, _| {
-        found.extend(split_destroy_key(key).map(|(_, object)| object));
+    let prefix = ost.index.to_be_bytes();
+    // New owners first: an object may be in both logs.
+    let scanned = store.scan(OWNER_CHANGES, &prefix, Bound::Unbounded, &mut |key, value| {
+        let owners = OwnerRecord::decode(value).map(|record| record.owners);
+        found.extend(split_destroy_key(key).zip(owners.ok()).map(|((_, object), owners)| (object, Some(owners))));
         if found.len() < DESTROY_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    let scanned = scanned.and_then(|()| {
+        store.scan(DESTROYS, &prefix, Bound::Unbounded, &mut |key, _| {
+            if found.len() == DESTROY_MAX {
+                return ControlFlow::Break(());
+            }
+            found.extend(split_destroy_key(key).map(|(_, object)| (object, None)));
+            ControlFlow::Continue(())
+        })
     });
     let mut state = ost.state.lock();
     ost.note_scanned(&mut state);
@@ -137,7 +153,7 @@ fn rescan(ost: &Ost, store: &MetaStore) {
     }
     state.rescan |= found.len() == DESTROY_MAX;
     let since = Instant::now();
-    state.pending.extend(found.into_iter().map(|object| Pending { transno, since, object }));
+    state.pending.extend(found.into_iter().map(|(object, owners)| Pending { transno, since, object, owners }));
 }
 
 fn destroy(ost: &Ost, store: &Weak<MetaStore>, batch: &[Pending]) -> StatusResult<()> {
@@ -149,14 +165,20 @@ fn destroy(ost: &Ost, store: &Weak<MetaStore>, batch: &[Pending]) -> StatusResul
             store.sync(newest).map_err(|error| error.status())?;
         }
     }
-    let objects = batch.iter().map(|pending| pending.object).collect();
-    ost.call(&OssRequest::Destroy { objects })?;
+    let owned = batch.iter().filter_map(|pending| Some((pending.object, pending.owners?)));
+    let owned: Vec<(Fid, Owners)> = owned.collect();
+    let table = if owned.is_empty() { DESTROYS } else { OWNER_CHANGES };
+    let request = match owned.is_empty() {
+        true => OssRequest::Destroy { objects: batch.iter().map(|pending| pending.object).collect() },
+        false => OssRequest::SetOwners { objects: owned },
+    };
+    ost.call(&request)?;
     let mut done = Batch::new();
     done.set_releasing(true);
     for pending in batch {
-        done.delete(DESTROYS, destroy_key(ost.index, &pending.object).as_slice());
+        done.delete(table, destroy_key(ost.index, &pending.object).as_slice());
     }
-    // If this is lost, the objects are destroyed again, which is harmless.
+    // If this is lost, the objects are sent again, which is harmless.
     let store = store.upgrade().ok_or(Status::ESHUTDOWN)?;
     if let Err(error) = store.commit(&done) {
         log::warn!("clearing the log of destroyed objects of OST{:04x}: {error}", ost.index);

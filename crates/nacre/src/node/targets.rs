@@ -538,6 +538,7 @@ impl Services {
         let dir = instance.target_dir(target);
         let server = ObjectServer::open(mds.data_store(), data.index, &dir, &OssConfig::default());
         let server = Arc::new(server.map_err(Failure::because(format!("open {data}")))?);
+        server.admit_by(mds.book());
         server.ask_for_capabilities(self.capability_keys.clone());
         let objects = instance.objects_dir(target);
         if is_block_store(&objects) {

@@ -7,7 +7,7 @@ use nacre_rpc::{Call, NoCallbacks, OssService, ReadCall};
 use nacre_store::object::{FileStore, FileStoreOptions};
 use nacre_types::{ClientUuid, Cred, Fid, Identity, KeyId, Nid, Rights};
 use nacre_wire::lock::{IoLock, LockRequest};
-use nacre_wire::oss::{Advice, Bulk, FallocateKind, OssReply, SeekKind};
+use nacre_wire::oss::{Advice, Bulk, Charge, FallocateKind, OssReply, SeekKind};
 use std::time::SystemTime;
 
 const OBJECT: Fid = Fid::ost_object(3, 1);
@@ -93,9 +93,9 @@ fn about_an_object() -> Vec<(OssRequest, Rights)> {
         (OssRequest::plain_read(object, 0, 4096), Rights::READ),
         (OssRequest::GetAttr { object, glimpse: false }, ANY),
         (OssRequest::GetAttr { object, glimpse: true }, ANY),
-        (OssRequest::Truncate { object, size: 4, lock, written }, Rights::WRITE),
+        (OssRequest::Truncate { object, size: 4, lock, written, charge: Charge::ROOT }, Rights::WRITE),
         (
-            OssRequest::Fallocate { object, kind: FallocateKind::Punch, offset, len, lock, written },
+            OssRequest::Fallocate { object, kind: FallocateKind::Punch, offset, len, lock, written, charge: Charge::ROOT },
             Rights::WRITE,
         ),
         (OssRequest::Seek { object, offset, kind: SeekKind::Data, lock, written }, DATA),

@@ -82,6 +82,7 @@ fn objects_are_written_read_measured_and_destroyed() {
         lock: IoLock::Lease,
         incarnation: 0,
         written: true,
+        charge: Charge::ROOT,
     };
     assert_eq!(world.call(synced, Bulk::Send(b"d")), Ok(OssReply::written(1)));
     match world.ask(OssRequest::GetAttr { object: fid(1), glimpse: false }) {
@@ -97,7 +98,7 @@ fn objects_are_written_read_measured_and_destroyed() {
     };
     assert_eq!(world.ask(seek), Ok(OssReply::Position(7)));
     assert!(matches!(
-        world.ask(OssRequest::Truncate { object: fid(1), size: 2, lock: IoLock::Lease, written: false }),
+        world.ask(OssRequest::Truncate { object: fid(1), size: 2, lock: IoLock::Lease, written: false, charge: Charge::ROOT }),
         Ok(OssReply::Attr(oss::ObjectAttr { size: 2, .. }))
     ));
     assert_eq!(world.ask(OssRequest::Sync { object: Some(fid(1)) }), Ok(OssReply::Done));
@@ -134,7 +135,8 @@ fn senseless_requests_are_refused_and_change_nothing() {
             object: fid(1),
             size: u64::MAX,
             lock: IoLock::Lease,
-            written: false
+            written: false,
+            charge: Charge::ROOT,
         }),
         Err(Status::EFBIG)
     );
@@ -194,12 +196,13 @@ fn an_object_that_was_written_to_and_is_gone_is_an_error_and_is_not_made_anew() 
             lock,
             incarnation: 0,
             written,
+            charge: Charge::ROOT,
         };
         let read = OssRequest::Read { object, offset: 0, len: 8, ahead: 0, lock, written };
         let kind = FallocateKind::AllocateKeepSize;
         let others = [
-            OssRequest::Truncate { object, size: 20, lock, written },
-            OssRequest::Fallocate { object, kind, offset: 0, len: 8, lock, written },
+            OssRequest::Truncate { object, size: 20, lock, written, charge: Charge::ROOT },
+            OssRequest::Fallocate { object, kind, offset: 0, len: 8, lock, written, charge: Charge::ROOT },
             OssRequest::Seek { object, offset: 0, kind: SeekKind::Hole, lock, written },
         ];
         (write, read, others)
@@ -230,6 +233,7 @@ fn any_request() -> impl Strategy<Value = OssRequest> {
             lock: IoLock::Lease,
             incarnation: 0,
             written: offset % 3 == 0,
+            charge: Charge::ROOT,
         }),
         (any_fid(), any_offset(), any::<u32>(), any::<u32>()).prop_map(|(object, offset, len, ahead)| {
             OssRequest::Read { object, offset, len, ahead, lock: IoLock::Lease, written: false }
@@ -239,6 +243,7 @@ fn any_request() -> impl Strategy<Value = OssRequest> {
             size,
             lock: IoLock::Lease,
             written: false,
+            charge: Charge::ROOT,
         }),
         (any_fid(), any_offset(), any_offset(), 0u8..5).prop_map(|(object, offset, len, kind)| {
             // Zeroing and punching of huge ranges is cheap; allocation is left out, as its limits are those
@@ -255,6 +260,7 @@ fn any_request() -> impl Strategy<Value = OssRequest> {
                 len: len % (1 << 30),
                 lock: IoLock::Lease,
                 written: false,
+                charge: Charge::ROOT,
             }
         }),
         (any_fid(), any_offset()).prop_map(|(object, offset)| OssRequest::Seek {

@@ -11,7 +11,7 @@ use nacre_store::object::{FileStore, FileStoreOptions};
 use nacre_types::{ClientUuid, Cred, Fid, Nid, ProcessIdentity, StatusResult};
 use nacre_wire::lock::{IoLock, LockMessage, LockRequest};
 use nacre_wire::mds::LeaseGrant;
-use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest};
+use nacre_wire::oss::{Bulk, Charge, ObjectAttr, OssReply, OssRequest};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,6 +119,7 @@ impl Client {
             lock,
             incarnation: 0,
             written: false,
+            charge: Charge::ROOT,
         };
         self.call(request, Bulk::Send(data))
     }
@@ -137,7 +138,7 @@ impl Client {
     }
 
     pub fn truncate(&self, size: u64, lock: IoLock) -> StatusResult<OssReply> {
-        self.call(OssRequest::Truncate { object: object(), size, lock, written: false }, Bulk::None)
+        self.call(OssRequest::Truncate { object: object(), size, lock, written: false, charge: Charge::ROOT }, Bulk::None)
     }
 
     pub fn attr(&self, glimpse: bool) -> StatusResult<ObjectAttr> {

@@ -12,7 +12,7 @@ use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, JobId, Nid, Status, Sta
 use nacre_wire::lock::{IoLock, LockMessage, LockRequest};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
-use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use nacre_wire::oss::{Bulk, Charge, OssReply, OssRequest};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
@@ -321,7 +321,7 @@ impl OssEvents for Events {
 /// Returns a write of data that was accepted in a given life of the client.
 pub fn write_of_life(oid: u32, incarnation: u64) -> OssRequest {
     let (object, lock) = (Fid::new(9, oid, 0), IoLock::Lease);
-    OssRequest::Write { object, offset: 0, sync: false, granted: false, lock, incarnation, written: false }
+    OssRequest::Write { object, offset: 0, sync: false, granted: false, lock, incarnation, written: false, charge: Charge::ROOT }
 }
 
 /// Returns a distinguishable message.

@@ -1,6 +1,7 @@
 //! Golden bytes, round trips and fuzzing of every message.
 
 mod changelog;
+mod quota;
 mod peer;
 mod roles;
 
@@ -328,6 +329,7 @@ fn oss_requests() -> Vec<OssRequest> {
             lock: IoLock::Lease,
             incarnation: 0,
             written: true,
+            charge: Charge::ROOT,
         },
         OssRequest::Read {
             object,
@@ -338,7 +340,7 @@ fn oss_requests() -> Vec<OssRequest> {
             written: false,
         },
         OssRequest::GetAttr { object, glimpse: false },
-        OssRequest::Truncate { object, size: 77, lock: IoLock::Lease, written: false },
+        OssRequest::Truncate { object, size: 77, lock: IoLock::Lease, written: false, charge: Charge::ROOT },
         OssRequest::Fallocate {
             object,
             kind: FallocateKind::Punch,
@@ -346,6 +348,7 @@ fn oss_requests() -> Vec<OssRequest> {
             len: 2,
             lock: IoLock::Lease,
             written: true,
+            charge: Charge::ROOT,
         },
         OssRequest::Seek { object, offset: 3, kind: SeekKind::Hole, lock: IoLock::Lease, written: true },
         OssRequest::Sync { object: Some(object) },
@@ -605,13 +608,17 @@ fn golden_text() -> String {
     golden_lines("mgs-reply", &mgs_replies(), &mut out);
     golden_lines("mds-request", &changelog::requests(), &mut out);
     golden_lines("mds-reply", &changelog::replies(), &mut out);
+    golden_lines("mds-request", &quota::requests(), &mut out);
+    golden_lines("mds-reply", &quota::replies(), &mut out);
+    golden_lines("oss-request", &quota::oss_requests(), &mut out);
+    golden_lines("oss-reply", &quota::oss_replies(), &mut out);
     out
 }
 
 #[test]
 fn every_message_has_its_golden_bytes() {
     let found = golden_text();
-    let expected = include_str!("../../golden/version-3.txt");
+    let expected = include_str!("../../golden/version-4.txt");
     for (found, expected) in found.lines().zip(expected.lines()) {
         assert_eq!(
             found, expected,
@@ -715,6 +722,8 @@ fn all_golden() -> Vec<Vec<u8>> {
     let mut all = encoded(&mds_requests());
     all.extend(encoded(&changelog::requests()));
     all.extend(encoded(&changelog::replies()));
+    all.extend(encoded(&quota::requests()));
+    all.extend(encoded(&quota::replies()));
     all.extend(encoded(&mds_replies()));
     all.extend(encoded(&oss_requests()));
     all.extend(encoded(&oss_replies()));

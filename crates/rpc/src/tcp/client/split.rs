@@ -148,6 +148,7 @@ mod tests {
     use super::*;
     use nacre_types::Fid;
     use nacre_wire::lock::IoLock;
+    use nacre_wire::oss::Charge;
     use proptest::prelude::*;
 
     const ONE: Ways = Ways { cpus: 2, endpoints: 1, near: true, rpc_bytes_max: 1 << 20 };
@@ -212,6 +213,7 @@ mod tests {
             lock: IoLock::Lease,
             incarnation: 0,
             written: false,
+            charge: Charge::ROOT,
         };
         assert!(whole(&durable, &data));
         // Close to the largest offset, nothing overflows.

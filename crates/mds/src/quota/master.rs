@@ -1,0 +1,380 @@
+//! The quota master on MDT0000: stored limits, rounds with all targets, and requests about limits and use.
+
+use crate::core::Core;
+use crate::error::MdsError;
+use crate::leaves::Leaves;
+use crate::signal::StopSignal;
+use crate::suspend::Caller;
+use crate::tables::{META, QUOTA_GRACES_KEY, QUOTA_LIMITS};
+use crate::tx::Tx;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
+use nacre_env::thread::JoinHandle;
+use nacre_ondisk::quota::{GraceRecord, LimitRecord, limit_key, split_limit_key};
+use nacre_quota::{Key, Ledger, Limit, Rounds, Target};
+use nacre_store::{Batch, MetaStore};
+use nacre_types::quota::GRACE_MAX_S;
+use nacre_types::{Caps, IdKind, QuotaId, QuotaKind, QuotaLimits, QuotaResource, Status, StatusResult, perm};
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+use nacre_wire::peer::{PeerReply, PeerRequest};
+use nacre_wire::quota::{
+    QuotaChange, QuotaReply, QuotaReport, QuotaRequest, QuotaRound, QuotaState,
+};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Interval of rounds while there are limits.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Pause between rounds while a target waits for an answer.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Timeout of one message of a round.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for which a target that did not answer is left out.
+const REST: Duration = Duration::from_secs(5);
+
+/// See the [module documentation](self).
+pub(crate) struct QuotaMaster {
+    leaves: Arc<Leaves>,
+    core: Arc<Core>,
+    ledger: Mutex<Ledger>,
+    /// Held for a round with all targets. Targets that did not answer, with the time until which they are left out.
+    resting: Mutex<HashMap<Target, Instant>>,
+}
+
+fn now_s() -> u64 {
+    nacre_env::clock::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn stored(store: &MetaStore) -> Result<Ledger, MdsError> {
+    let mut limits = Vec::new();
+    let mut damaged = Ok(());
+    store.scan(QUOTA_LIMITS, &[], Bound::Unbounded, &mut |key, value| {
+        match (split_limit_key(key), LimitRecord::decode(value)) {
+            (Some((pool, kind, id)), Ok(record)) => {
+                let LimitRecord { limits: of_it, grace_ends_s, is_default } = record;
+                let key = Key { pool: pool.to_owned(), kind, id };
+                limits.push((key, Limit { limits: of_it, grace_ends_s, is_default }));
+            }
+            (_, Err(source)) => damaged = Err(MdsError::Damaged { what: "quota", source }),
+            (None, _) => log::error!("a quota has a damaged key and is ignored"),
+        }
+        ControlFlow::Continue(())
+    })?;
+    damaged?;
+    let graces = store.get(META, QUOTA_GRACES_KEY, |value| value.map(GraceRecord::decode))?;
+    let graces = graces.transpose().map_err(|source| MdsError::Damaged { what: "quota", source })?;
+    Ok(Ledger::new(limits, graces.unwrap_or_default().0))
+}
+
+fn put_limit(batch: &mut Batch, key: &Key, limit: Option<Limit>) {
+    let bytes = limit_key(&key.pool, key.kind, key.id);
+    match limit {
+        Some(Limit { limits, grace_ends_s, is_default }) => {
+            batch.put(QUOTA_LIMITS, &bytes, &LimitRecord { limits, grace_ends_s, is_default }.encode());
+        }
+        None => batch.delete(QUOTA_LIMITS, &bytes),
+    }
+}
+
+impl QuotaMaster {
+    /// Opens the stored limits.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn open(leaves: &Arc<Leaves>, core: &Arc<Core>) -> Result<QuotaMaster, MdsError> {
+        Ok(QuotaMaster {
+            ledger: Mutex::new(stored(&leaves.store)?),
+            resting: Mutex::default(),
+            leaves: leaves.clone(),
+            core: core.clone(),
+        })
+    }
+
+    /// Starts the thread of the rounds.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(self: &Arc<Self>, signal: &Arc<StopSignal>) -> Result<JoinHandle<()>, MdsError> {
+        let (weak, signal) = (Arc::downgrade(self), signal.clone());
+        let run = move || {
+            let mut pause = PAUSE;
+            while !signal.wait(pause) {
+                let Some(master) = weak.upgrade() else { return };
+                let rounds = master.ledger.lock().rounds();
+                pause = match rounds {
+                    Rounds::None => INTERVAL,
+                    Rounds::Regular | Rounds::AtOnce => {
+                        master.round_all();
+                        if master.ledger.lock().rounds() == Rounds::AtOnce { PAUSE } else { INTERVAL }
+                    }
+                };
+            }
+        };
+        nacre_env::thread::Builder::new().name("mds-quota".into()).spawn(run).map_err(MdsError::Thread)
+    }
+
+    /// Exchanges slices for uses with all targets that answer, and divides what is left.
+    fn round_all(&self) {
+        let mut resting = self.resting.lock();
+        let targets = self.targets();
+        let now = Instant::now();
+        resting.retain(|_, until| *until > now);
+        for target in targets {
+            if resting.contains_key(&target) {
+                continue;
+            }
+            loop {
+                let round = self.ledger.lock().round_for(target);
+                let Ok(report) = self.ask(target, &round) else {
+                    resting.insert(target, Instant::now() + REST);
+                    break;
+                };
+                if !self.ledger.lock().report(target, &round, &report) {
+                    break;
+                }
+            }
+        }
+        let changed = {
+            let mut ledger = self.ledger.lock();
+            ledger.divide(now_s());
+            ledger.take_changed()
+        };
+        if !changed.is_empty() {
+            let mut batch = Batch::new();
+            batch.set_releasing(true);
+            changed.iter().for_each(|(key, limit)| put_limit(&mut batch, key, *limit));
+            if let Err(error) = self.leaves.store.commit(&batch) {
+                let status = self.leaves.records.store_failed(&error);
+                log::warn!("MDT{:04x}: grace times of quotas are not stored: {status}", self.leaves.index);
+            }
+        }
+    }
+
+    /// Returns all targets, and tells the ledger about them.
+    fn targets(&self) -> Vec<Target> {
+        let osts = self.leaves.osts.indexes().into_iter().map(|index| Target { is_mdt: false, index });
+        let mdts = self.leaves.transactions.all_mdts().into_iter().map(|index| Target { is_mdt: true, index });
+        let targets: Vec<Target> = osts.chain(mdts).collect();
+        let pools = self.leaves.osts.pools().into_iter();
+        let pools = pools.map(|pool| (pool.name.to_string(), pool.osts.iter().copied().collect::<BTreeSet<u16>>()));
+        self.ledger.lock().set_targets(&targets, pools.collect());
+        targets
+    }
+
+    fn ask(&self, target: Target, round: &QuotaRound) -> StatusResult<QuotaReport> {
+        match target {
+            Target { is_mdt: false, index } => self.leaves.osts.quota_round(index, round, TIMEOUT),
+            Target { index, .. } if index == self.leaves.index => Ok(self.leaves.quotas.book().round(round)),
+            Target { index, .. } => {
+                let request = || PeerRequest::QuotaRound { round: round.clone() };
+                let ask = || self.leaves.transactions.ask(index, request());
+                match nacre_env::until(Instant::now() + TIMEOUT, ask)? {
+                    PeerReply::Quota(report) => Ok(report),
+                    _ => Err(Status::EPROTO),
+                }
+            }
+        }
+    }
+
+    /// Serves a client.
+    ///
+    /// # Errors
+    /// `EPERM` for changes by users that do not administrate the file system, and for ids of others; those of
+    /// [`QuotaRequest`].
+    pub fn serve(&self, caller: &Caller<'_>, request: &QuotaRequest) -> StatusResult<MdsAnswer> {
+        let administrates = || {
+            // Ids of the whole file system are no business of its tenants.
+            let is_tenant = caller.is_bounded() || caller.standing.is_some_and(|standing| !standing.is_free());
+            if is_tenant { Err(Status::EPERM) } else { perm::capable(caller.cred(), Caps::SYS_ADMIN).or(Status::EPERM) }
+        };
+        match request {
+            QuotaRequest::Get { id, pool, is_default } => {
+                let id = self.mapped(caller, *id)?;
+                if !*is_default && !is_own(caller, id) {
+                    administrates()?;
+                }
+                self.check_pool(pool)?;
+                self.round_all();
+                let state = match is_default {
+                    true => self.default_state(pool, id),
+                    false => self.ledger.lock().state(pool, id),
+                };
+                Ok(self.answer_state(QuotaState { id: request_id(request).unwrap_or(id), ..state }))
+            }
+            QuotaRequest::Next { from, pool } => {
+                administrates()?;
+                self.check_pool(pool)?;
+                self.round_all();
+                let ledger = self.ledger.lock();
+                let id = ledger.next(pool, *from).ok_or(Status::ENOENT)?;
+                Ok(self.answer_state(ledger.state(pool, id)))
+            }
+            QuotaRequest::Target { id, is_mdt, index } => {
+                let id = self.mapped(caller, *id)?;
+                if !is_own(caller, id) {
+                    administrates()?;
+                }
+                self.round_all();
+                let target = Target { is_mdt: *is_mdt, index: *index };
+                let state = self.ledger.lock().state_at(target, id).ok_or(Status::ENODEV)?;
+                Ok(self.answer_state(QuotaState { id: request_id(request).unwrap_or(id), ..state }))
+            }
+            QuotaRequest::Set { id, pool, is_default, change } => {
+                administrates()?;
+                self.set(caller, *id, pool, *is_default, change)
+            }
+            QuotaRequest::Grace { kind } => {
+                let reply = self.graces(*kind);
+                Ok(self.core.commits.answer(MdsReply::Quota(reply)))
+            }
+            QuotaRequest::SetGrace { kind, space_s, inodes_s } => {
+                administrates()?;
+                self.set_graces(caller, *kind, *space_s, *inodes_s)
+            }
+        }
+    }
+
+    fn answer_state(&self, state: QuotaState) -> MdsAnswer {
+        self.core.commits.answer(MdsReply::Quota(QuotaReply::State(state)))
+    }
+
+    /// Returns the id in the file system for one of a client.
+    fn mapped(&self, caller: &Caller<'_>, id: QuotaId) -> StatusResult<QuotaId> {
+        let Some(standing) = caller.standing else { return Ok(id) };
+        let kind = match id.kind {
+            QuotaKind::User => IdKind::Uid,
+            QuotaKind::Group => IdKind::Gid,
+            QuotaKind::Project => IdKind::Projid,
+        };
+        Ok(QuotaId { id: standing.to_fs(kind, id.id)?, ..id })
+    }
+
+    fn check_pool(&self, pool: &str) -> StatusResult<()> {
+        let is_known = pool.is_empty() || self.leaves.osts.pools().iter().any(|known| known.name.to_string() == pool);
+        if is_known { Ok(()) } else { Err(Status::ENOENT) }
+    }
+
+    fn default_state(&self, pool: &str, id: QuotaId) -> QuotaState {
+        let ledger = self.ledger.lock();
+        let limit = ledger.stored(&Key { pool: pool.to_owned(), kind: id.kind, id: None }).unwrap_or_default();
+        let mut state = ledger.state(pool, id);
+        (state.space.used, state.inodes.used) = (0, 0);
+        (state.space.grace_ends_s, state.inodes.grace_ends_s) = (0, 0);
+        [state.space.limits, state.inodes.limits] = limit.limits;
+        QuotaState { is_default: true, ..state }
+    }
+
+    fn graces(&self, kind: QuotaKind) -> QuotaReply {
+        let ledger = self.ledger.lock();
+        let of = |resource| ledger.grace_s(kind, resource);
+        QuotaReply::Grace { space_s: of(QuotaResource::Space), inodes_s: of(QuotaResource::Inodes) }
+    }
+
+    fn set(
+        &self,
+        caller: &Caller<'_>,
+        id: QuotaId,
+        pool: &str,
+        is_default: bool,
+        change: &QuotaChange,
+    ) -> StatusResult<MdsAnswer> {
+        self.check_pool(pool)?;
+        let key = Key { pool: pool.to_owned(), kind: id.kind, id: (!is_default).then_some(id.id) };
+        let known = self.ledger.lock().stored(&key);
+        let limit = match change {
+            QuotaChange::Limits { space, inodes } => {
+                let mut limit = known.filter(|known| !known.is_default).unwrap_or_default();
+                limit.grace_ends_s = known.map_or([0; 2], |known| known.grace_ends_s);
+                for (slot, new) in limit.limits.iter_mut().zip([space, inodes]) {
+                    *slot = new.unwrap_or(*slot);
+                }
+                if !limit.limits.iter().all(QuotaLimits::is_consistent) {
+                    return Err(Status::EINVAL);
+                }
+                Some(limit)
+            }
+            QuotaChange::UseDefault | QuotaChange::Delete => None,
+        };
+        let mut tx = self.leaves.records.begin();
+        tx.batch().set_releasing(true);
+        put_limit(tx.batch(), &key, limit);
+        // The ledger is changed after the commit; rounds that run meanwhile use the old limits.
+        let answer = self.conclude(caller, tx, |ledger| ledger.set(key.clone(), limit))?;
+        self.round_all();
+        let state = if is_default { self.default_state(pool, id) } else { self.ledger.lock().state(pool, id) };
+        log::info!("MDT{:04x}: quota of {} changed", self.leaves.index, shown(&key));
+        Ok(MdsAnswer { transno: answer.transno, ..self.answer_state(state) })
+    }
+
+    fn set_graces(
+        &self,
+        caller: &Caller<'_>,
+        kind: QuotaKind,
+        space_s: Option<u64>,
+        inodes_s: Option<u64>,
+    ) -> StatusResult<MdsAnswer> {
+        let all = [(QuotaResource::Space, space_s), (QuotaResource::Inodes, inodes_s)];
+        let mut graces = self.ledger.lock().graces();
+        for (resource, grace_s) in all {
+            match grace_s {
+                Some(grace_s) if grace_s > GRACE_MAX_S => return Err(Status::EINVAL),
+                Some(grace_s) => graces[kind as usize][resource as usize] = grace_s,
+                None => {}
+            }
+        }
+        let mut tx = self.leaves.records.begin();
+        tx.batch().set_releasing(true);
+        tx.batch().put(META, QUOTA_GRACES_KEY, &GraceRecord(graces).encode());
+        let answer = self.conclude(caller, tx, |ledger| {
+            for (resource, grace_s) in all {
+                grace_s.iter().for_each(|grace_s| ledger.set_grace(kind, resource, *grace_s));
+            }
+        })?;
+        let reply = MdsReply::Quota(self.graces(kind));
+        Ok(MdsAnswer { transno: answer.transno, ..self.core.commits.answer(reply) })
+    }
+
+    /// Commits a change durably, and applies it to the ledger.
+    fn conclude(
+        &self,
+        caller: &Caller<'_>,
+        tx: Tx,
+        apply: impl FnOnce(&mut Ledger),
+    ) -> StatusResult<MdsAnswer> {
+        // One change at a time, in the order of their commits.
+        let mut ledger = self.ledger.lock();
+        let answer = self.core.commits.finish(caller, tx, MdsReply::Done)?;
+        apply(&mut ledger);
+        drop(ledger);
+        self.leaves.records.sync(answer.transno)?;
+        Ok(answer)
+    }
+}
+
+/// Returns the id as the client has named it.
+fn request_id(request: &QuotaRequest) -> Option<QuotaId> {
+    match request {
+        QuotaRequest::Get { id, .. } | QuotaRequest::Target { id, .. } | QuotaRequest::Set { id, .. } => Some(*id),
+        QuotaRequest::Next { .. } | QuotaRequest::Grace { .. } | QuotaRequest::SetGrace { .. } => None,
+    }
+}
+
+/// Returns true if a user may know the use of an id: its own, its groups', and that of projects.
+fn is_own(caller: &Caller<'_>, id: QuotaId) -> bool {
+    let cred = caller.cred();
+    match id.kind {
+        QuotaKind::User => cred.uid == id.id,
+        QuotaKind::Group => {
+            cred.gid == id.id || cred.full.as_ref().is_some_and(|full| full.groups.contains(&id.id))
+        }
+        QuotaKind::Project => true,
+    }
+}
+
+fn shown(key: &Key) -> String {
+    let of = key.id.map_or_else(|| "all others".to_owned(), |id| id.to_string());
+    let pool = if key.pool.is_empty() { String::new() } else { format!(" in pool {}", key.pool) };
+    format!("{} {of}{pool}", key.kind.name())
+}
