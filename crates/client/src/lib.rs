@@ -100,3 +100,4 @@ pub use nacre_wire::mds::{
     XattrFlags,
 };
 pub use nacre_wire::oss::{Advice, FallocateKind, SeekKind};
+pub use nacre_wire::quota::{QuotaChange, QuotaReply, QuotaRequest, QuotaResourceState, QuotaState};

@@ -6,6 +6,7 @@ mod changelog;
 pub(crate) mod fan_out;
 pub(crate) mod joining;
 pub(crate) mod mdt;
+mod quota;
 pub(crate) mod recovery;
 pub(crate) mod silent;
 pub(crate) mod statfs;

@@ -28,7 +28,7 @@ pub const SCAN_BYTES_MAX: usize = 16_360;
 
 pub(crate) const WRITE: u32 = 1;
 const READ: u32 = 2;
-const READ_WRITE: u32 = 3;
+pub(crate) const READ_WRITE: u32 = 3;
 
 /// Returns the command number for ioctl(2) (Linux `_IOC`).
 pub(crate) const fn number(direction: u32, nr: u32, size: usize) -> u32 {

@@ -11,6 +11,10 @@ use crate::attr::Attr;
 use crate::fid::{FID_BYTES, Fid};
 use crate::ioctl::Payload;
 
+mod quota;
+
+pub use quota::{QUOTA_BYTES, QUOTA_POOL_BYTES, QUOTACTL, QuotaCall, QuotaNumbers, QuotaTimes};
+
 /// Returns the generation of the inode.
 pub const GETVERSION: u32 = 0x8008_6603;
 /// Returns the flags of the descriptor.
@@ -111,8 +115,8 @@ pub const FLAG_GROUP_LOCKED: u32 = 2;
 /// Magic of `lmv_foreign_md`: a directory whose entries are in another store.
 pub const LMV_MAGIC_FOREIGN: u32 = 0x0CD5_0CD0;
 
-/// Ioctls of Lustre that NacreFS does not implement: archives, quotas, copies on the client, heat. The error
-/// is "not supported" rather than "no such ioctl", which tools take for a sign of another file system.
+/// Ioctls of Lustre that NacreFS does not implement: archives, copies on the client, heat. The error is "not
+/// supported" rather than "no such ioctl", which tools take for a sign of another file system.
 pub const WITHOUT_COUNTERPART: &[u32] = &[
     LOV_SETEA,
     0x4018_66d4,
@@ -131,7 +135,6 @@ pub const WITHOUT_COUNTERPART: &[u32] = &[
     0xc014_66fc,
     0x9010_66fc,
     0x4010_66fe,
-    0xc0b0_66a2,
     0x4120_66fa,
 ];
 
