@@ -13,10 +13,10 @@ use nacre_types::ioctl::{
     MigrateFiles, MountInfo, PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers, RemoveFid,
     SCAN_BYTES_MAX, ScanDirectory, SizeOnMdt, TargetList, TargetStatfs,
 };
-use nacre_types::lustre::{Ladvise, ProjectCall, SwapCall};
+use nacre_types::lustre::{Ladvise, ProjectCall, QuotaCall, SwapCall};
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, SetAttr, SetAttrValid, Status, StatusResult, TargetKind};
 
-use super::lustre::{self, files};
+use super::lustre::{self, files, quota};
 use super::names::Names;
 use crate::reply::Reply;
 use crate::request::Ioctl;
@@ -192,6 +192,7 @@ fn answer_on_files(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()>
             Vec::new()
         }
         ProjectCall::COMMAND => files::project_call(asked, asked.question()?)?.to_bytes(),
+        QuotaCall::COMMAND => quota::quota_call(asked, asked.question()?)?.to_bytes(),
         FilesOn::COMMAND => files_on(asked, asked.question()?)?.to_bytes(),
         MigrateFiles::COMMAND => migrate_files(asked, asked.question()?)?.to_bytes(),
         _ => return answer_foreign(asked, reply),

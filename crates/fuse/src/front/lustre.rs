@@ -8,6 +8,7 @@ pub(super) mod files;
 mod layout;
 mod memory;
 mod names;
+pub(super) mod quota;
 
 use nacre_client::Client;
 use nacre_types::ioctl::Payload;
@@ -85,6 +86,7 @@ pub(super) fn answer(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<(
         lustre::LADVISE => files::advise(asked)?,
         lustre::RMFID => files::remove_fids(asked)?,
         lustre::PROJECT => files::project(asked)?,
+        lustre::QUOTACTL => return quota::quota(asked, reply),
         // The kernel refuses an argument that is no valid address; this one happens to be valid.
         lustre::GROUP_LOCK => files::group_lock(asked, call.arg)?,
         lustre::GROUP_UNLOCK => files::group_unlock(asked, call.arg)?,
