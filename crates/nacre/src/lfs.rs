@@ -23,8 +23,10 @@ mod number;
 mod pools;
 mod project;
 mod query;
+mod quota;
 pub mod relocate;
 mod render;
+mod setquota;
 mod setstripe;
 mod table;
 mod template;
@@ -146,6 +148,8 @@ const COMMANDS: &[Command] = &[
     fids::FID2PATH,
     fids::PATH2FID,
     project::COMMAND,
+    quota::COMMAND,
+    setquota::COMMAND,
     fids::RMFID,
     fids::GETSOM,
     dirstripe::MKDIR,
@@ -164,8 +168,6 @@ const COMMANDS: &[Command] = &[
 const NOT_YET: &[&str] = &[
     "rm_entry",
     "rmentry",
-    "setquota",
-    "quota",
     "flushctx",
     "hsm_state",
     "hsm_set",

@@ -111,6 +111,18 @@ pub fn project_of(text: &str) -> Option<u32> {
     find_project(&fs::read_to_string("/etc/projid").ok()?, text)
 }
 
+/// Returns the name of a project in `/etc/projid`, or its number if it has none.
+pub fn project_name(id: u32) -> String {
+    let file = fs::read_to_string("/etc/projid").unwrap_or_default();
+    name_of_project(&file, id).map_or_else(|| id.to_string(), str::to_owned)
+}
+
+/// Returns the name of a number in the text of a projid(5) file.
+fn name_of_project(file: &str, id: u32) -> Option<&str> {
+    let mut entries = file.lines().filter_map(|line| line.split_once(':'));
+    entries.find(|(_, number)| number.trim().parse() == Ok(id)).map(|(name, _)| name.trim())
+}
+
 /// Returns the number of a name in the text of a projid(5) file.
 fn find_project(file: &str, name: &str) -> Option<u32> {
     file.lines()
@@ -140,6 +152,8 @@ mod tests {
         assert_eq!(find_project("# no\none:1\n two : 22 \n", "two"), Some(22));
         assert_eq!(find_project("one:1\n", "none"), None);
         assert_eq!(find_project("one:x\n", "one"), None);
+        assert_eq!(name_of_project("# no\none:1\n two : 22 \n", 22), Some("two"));
+        assert_eq!(name_of_project("one:1\n", 2), None);
         assert_eq!(project_of("42"), Some(42));
         assert_eq!(project_of("4294967295"), None);
         assert_eq!(project_of("u:root"), Some(0));

@@ -12,7 +12,7 @@ use nacre_types::ioctl::{
     TargetStatfs,
 };
 use nacre_types::limits::STRIPE_SIZE_DEFAULT;
-use nacre_types::lustre::{self, ProjectCall};
+use nacre_types::lustre::{self, ProjectCall, QuotaCall};
 use nacre_types::{Fid, TargetId, TargetKind};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -258,6 +258,14 @@ impl Mounted {
             }
         }
         if paths.is_empty() { Err(io::Error::from(Errno::NOENT)) } else { Ok(paths) }
+    }
+
+    /// Sends a request about quotas and returns the reply.
+    ///
+    /// # Errors
+    /// `EPERM` for what the user may not see or change; `EOPNOTSUPP` if the servers have no quotas; those of ioctl(2).
+    pub fn quota(&self, call: &QuotaCall) -> io::Result<QuotaCall> {
+        ask_raw(self.directory.as_fd(), call)
     }
 
     /// Returns a page of files or inodes after `after`, and the position to continue from. Files with objects

@@ -284,7 +284,7 @@ pub fn by_name_or_path(device: &Path, command: &str) -> Result<MountEntry, Failu
 }
 
 /// Returns the mount that contains `path`, or without a path all mounts.
-fn chosen(
+pub fn chosen(
     path: Option<&Path>,
     command: &str,
     not_ours: impl FnOnce(&Path) -> Failure,
@@ -315,7 +315,8 @@ fn rows_of(mount: &MountEntry, kind: TargetKind, command: &str) -> Result<Vec<Ta
     Ok(rows.into_iter().filter(|row| row.target.kind == kind).collect())
 }
 
-fn not_on_lustre(command: &str, path: &Path) -> Failure {
+/// Returns the failure for a path on another file system.
+pub fn not_on_lustre(command: &str, path: &Path) -> Failure {
     let message =
         format!("lfs {command}: '{}' is not on a Lustre filesystem: No such device (19)", path.display());
     Failure::new(Errno::NODEV, message)
