@@ -138,7 +138,10 @@ impl Objects {
             object_sizes(layout, size).map(|(stripe, size)| {
                 // If no data is to remain, none can be lost.
                 let written = stripe.written && size > 0;
-                (stripe.ost_index, OssRequest::Truncate { object: stripe.object, size, lock, written, charge })
+                (
+                    stripe.ost_index,
+                    OssRequest::Truncate { object: stripe.object, size, lock, written, charge },
+                )
             })
         };
         self.requests.on_objects("cut", requests).map(drop)

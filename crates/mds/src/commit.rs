@@ -140,7 +140,8 @@ impl Commits {
 
     /// Logs the objects on OSTs of a file that gets other owners.
     fn log_owners(&self, tx: &mut Tx, fid: &Fid, owners: Owners) -> StatusResult<()> {
-        let Some(record) = tx.stored(fid).filter(|record| record.attr.flags.contains(AttrFlags::HAS_OBJECTS)) else {
+        let Some(record) = tx.stored(fid).filter(|record| record.attr.flags.contains(AttrFlags::HAS_OBJECTS))
+        else {
             return Ok(());
         };
         let layout = user::decode_layout(&record.body).map_err(|error| {

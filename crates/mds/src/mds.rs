@@ -45,8 +45,8 @@ use nacre_env::sync::Mutex;
 use nacre_env::thread::JoinHandle;
 use nacre_layout::{DirDefault, user};
 use nacre_lock::server::ServerConfig;
-use nacre_quota::Book;
 use nacre_ondisk::{ClientRecord, InodeRecord, MdtRecord};
+use nacre_quota::Book;
 use nacre_rpc::Hold;
 use nacre_store::MetaStore;
 use nacre_store::object::{ObjectError, ObjectStore};
@@ -471,7 +471,10 @@ impl Mds {
         self.leaves.transactions.set_peers(Peers::new());
         self.osts.wait_stopped(STOP_TIMEOUT);
         if let Err(status) = self.leaves.quotas.stop() {
-            log::warn!("MDT{:04x}: use by owner is counted again at the next start: {status}", self.leaves.index);
+            log::warn!(
+                "MDT{:04x}: use by owner is counted again at the next start: {status}",
+                self.leaves.index
+            );
         }
         self.leaves.records.close(self.space.known_inodes())
     }

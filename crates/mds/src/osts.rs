@@ -333,10 +333,19 @@ impl OstSet {
     ///
     /// # Errors
     /// `ENODEV` without such an OST, `EIO` for a deactivated one, `EPROTO`; those of the OST.
-    pub fn quota_round(&self, index: u16, round: &QuotaRound, timeout: Duration) -> StatusResult<QuotaReport> {
-        let endpoint = self.with(index, |ost| {
-            if ost.state.lock().inactive { Err(Status::EIO) } else { Ok(ost.endpoint()) }
-        })??;
+    pub fn quota_round(
+        &self,
+        index: u16,
+        round: &QuotaRound,
+        timeout: Duration,
+    ) -> StatusResult<QuotaReport> {
+        let endpoint =
+            self.with(
+                index,
+                |ost| {
+                    if ost.state.lock().inactive { Err(Status::EIO) } else { Ok(ost.endpoint()) }
+                },
+            )??;
         let request = OssRequest::QuotaRound { round: round.clone() };
         match nacre_env::blocking(|| endpoint.call_within(&request, timeout))? {
             OssReply::Quota(report) => Ok(report),

@@ -16,8 +16,8 @@ use crate::tx::Tx;
 use nacre_env::sync::{Mutex, RwLock, RwLockReadGuard};
 use nacre_env::thread::JoinHandle;
 use nacre_layout::user;
-use nacre_ondisk::quota::{UseRecord, split_use_key, use_key};
 use nacre_ondisk::InodeRecord;
+use nacre_ondisk::quota::{UseRecord, split_use_key, use_key};
 use nacre_quota::{Admission, Book, Saved};
 use nacre_store::{Batch, MetaError, MetaStore};
 use nacre_types::{AttrFlags, Fid, Owners, QuotaId, QuotaResource, Status, StatusResult};
@@ -181,11 +181,9 @@ impl Quotas {
             let old = if tx.is_new(fid) { None } else { records.find_inode(fid)? };
             let change = match (&old, new) {
                 (Some(old), Some(new)) if is_same_cost(old, new) => continue,
-                (old, new) => Change {
-                    fid: *fid,
-                    old: old.as_deref().map(Cost::of),
-                    new: new.as_deref().map(Cost::of),
-                },
+                (old, new) => {
+                    Change { fid: *fid, old: old.as_deref().map(Cost::of), new: new.as_deref().map(Cost::of) }
+                }
             };
             if change.old != change.new {
                 changes.push(change);
@@ -236,7 +234,10 @@ impl Quotas {
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn start_count(self: &Arc<Self>, signal: &Arc<StopSignal>) -> Result<Option<JoinHandle<()>>, MdsError> {
+    pub fn start_count(
+        self: &Arc<Self>,
+        signal: &Arc<StopSignal>,
+    ) -> Result<Option<JoinHandle<()>>, MdsError> {
         if self.is_counted.load(Ordering::Acquire) {
             return Ok(None);
         }
@@ -267,7 +268,9 @@ impl Quotas {
         let from = key.as_ref().map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_slice()));
         let (mut seen, mut last) = (0, *last);
         self.store.scan(INODES, &[], from, &mut |key, value| {
-            let Some(fid) = key.first_chunk::<16>().map(Fid::from_key) else { return ControlFlow::Continue(()) };
+            let Some(fid) = key.first_chunk::<16>().map(Fid::from_key) else {
+                return ControlFlow::Continue(());
+            };
             // `nacre check` reports damaged records.
             if let Ok(record) = InodeRecord::decode(fid, value) {
                 self.count(Some(&Cost::of(&record)), 1);
@@ -331,7 +334,11 @@ impl Quotas {
         batch.set_releasing(true);
         let saved = self.saved.lock();
         saved.keys().for_each(|(resource, id)| batch.delete(QUOTA_USES, &use_key(*resource, *id)));
-        if batch.is_empty() { Ok(()) } else { self.store.commit(&batch).map(drop).map_err(|error| error.status()) }
+        if batch.is_empty() {
+            Ok(())
+        } else {
+            self.store.commit(&batch).map(drop).map_err(|error| error.status())
+        }
     }
 }
 

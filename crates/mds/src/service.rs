@@ -321,9 +321,7 @@ impl Mds {
             ReplayFileLocks { fid, locks } => self.sessions.replay_file_locks(caller, fid, locks),
             GetLock { fid, lock } => self.sessions.get_lock(caller, fid, lock),
             Changelog(request) => self.changelogs.serve(caller, request),
-            Quota(request) => {
-                self.quota_master.as_ref().ok_or(Status::WRONG_TARGET)?.serve(caller, request)
-            }
+            Quota(request) => self.quota_master.as_ref().ok_or(Status::WRONG_TARGET)?.serve(caller, request),
             MdsRequest::RunStart => Ok(self.core.commits.answer(MdsReply::RunStart(self.run_start()))),
             Ping => self.lease_of(caller),
             Intent { fid, name, handle } => self.intend(caller, fid, *name, *handle),

@@ -85,17 +85,18 @@ impl Objects for IndexRecords {
     fn records_after(&self, object: Fid, max: usize) -> StatusResult<Vec<(Fid, ObjectRecord)>> {
         let mut found = Vec::new();
         let mut outcome = Ok(());
-        let scanned = self.index()?.scan(OWNERS, &[], Bound::Excluded(&object.to_key()), &mut |key, value| {
-            let Some(object) = <&[u8; 16]>::try_from(key).ok().map(Fid::from_key) else {
-                return ControlFlow::Continue(());
-            };
-            match self.decoded(object, value) {
-                Ok(record) => found.push((object, record)),
-                // The others count; `nacre check` reports it.
-                Err(status) => outcome = Err(status),
-            }
-            if found.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
+        let scanned =
+            self.index()?.scan(OWNERS, &[], Bound::Excluded(&object.to_key()), &mut |key, value| {
+                let Some(object) = <&[u8; 16]>::try_from(key).ok().map(Fid::from_key) else {
+                    return ControlFlow::Continue(());
+                };
+                match self.decoded(object, value) {
+                    Ok(record) => found.push((object, record)),
+                    // The others count; `nacre check` reports it.
+                    Err(status) => outcome = Err(status),
+                }
+                if found.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
         scanned.map_err(|error| self.failed(&error))?;
         if found.is_empty() { outcome.map(|()| found) } else { Ok(found) }
     }
@@ -166,7 +167,9 @@ impl Quota {
     /// If the records of the last run cannot be read, or the thread cannot be started.
     pub fn open(store: &Arc<dyn ObjectStore>, index: u16) -> io::Result<Option<Quota>> {
         let target = TargetId::ost(index);
-        let Some(records) = store.abilities().index.filter(|_| index < TARGET_INDEX_MAX) else { return Ok(None) };
+        let Some(records) = store.abilities().index.filter(|_| index < TARGET_INDEX_MAX) else {
+            return Ok(None);
+        };
         // The standard library's hasher gets its keys from the system.
         let book = Arc::new(Book::new(RandomState::new().build_hasher().finish() | 1, 1));
         book.restore(&saved(records).map_err(io::Error::other)?);
@@ -220,22 +223,39 @@ impl ObjectServer {
         }
         let held_back = self.granted_bytes();
         let admission = accounts.admission(&counted, held_back);
+        let mut counted = counted;
         let is_over = matches!(admission, Admission::Over(_));
         let must_fit = !what.granted && !is_exempt(export, what.charge);
         if is_over && must_fit && !self.is_rewrite(what)? {
-            // Space of data that clients hold back is not available to others.
-            if let Err(status) = accounts.wait(&counted) {
-                accounts.cancel(counted);
-                return Err(status.into());
-            }
+            counted = Self::await_space(accounts, what, counted)?;
         }
         Ok((Some(counted), admission != Admission::Free))
+    }
+
+    /// Waits until there is space for a write, which is charged then, or certainly none.
+    fn await_space(
+        accounts: &ObjectAccounts,
+        what: &Charged<'_>,
+        mut counted: Counted,
+    ) -> Result<Counted, Refusal> {
+        // What waits is no use: the master would take it for a fact.
+        loop {
+            let payers = counted.payers().clone();
+            accounts.cancel(counted);
+            accounts.wait(&payers, what.len)?;
+            counted = accounts.begin(what.object, what.charge.owners, !what.written, what.len)?;
+            if !matches!(accounts.admission(&counted, 0), Admission::Over(_)) {
+                return Ok(counted);
+            }
+        }
     }
 
     /// Whether a range has its space already.
     fn is_rewrite(&self, what: &Charged<'_>) -> Result<bool, ObjectError> {
         match self.store().seek(what.object, what.offset, Seek::Hole) {
-            Ok(hole) => Ok(hole >= what.offset.saturating_add(what.len) && extent(what.offset, what.len).is_some()),
+            Ok(hole) => {
+                Ok(hole >= what.offset.saturating_add(what.len) && extent(what.offset, what.len).is_some())
+            }
             Err(ObjectError::NoData) => Ok(false),
             Err(error) => Err(error),
         }

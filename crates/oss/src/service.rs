@@ -457,7 +457,14 @@ impl ObjectServer {
         Ok((OssReply::Done, count))
     }
 
-    fn write(&self, export: &Export, object: Fid, offset: u64, how: &WriteHow<'_>, bulk: Bulk<'_>) -> Outcome {
+    fn write(
+        &self,
+        export: &Export,
+        object: Fid,
+        offset: u64,
+        how: &WriteHow<'_>,
+        bulk: Bulk<'_>,
+    ) -> Outcome {
         check_object(object, self.target.index)?;
         let Bulk::Send(data) = bulk else { return Err(Status::EPROTO.into()) };
         check_bulk(data.len())?;

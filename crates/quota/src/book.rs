@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Rounds after which a request for a larger slice has its answer: one carries the request to the master, the next
-/// one the slice.
-const ANSWERED_AFTER: u64 = 2;
+/// Rounds after which a need for a larger slice counts as refused if the master has not answered it: other targets may
+/// have to release theirs before.
+const ANSWERED_AFTER: u64 = 50;
+/// Time for which further needs are refused at once after a refusal.
+const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// Silence of the master after which a target admits what exceeds a slice: an MDT that is down must not stop jobs.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Interval at which a waiting request checks for an interrupt.
@@ -29,8 +31,11 @@ pub struct Account {
     has_slice: AtomicBool,
     /// A larger slice is needed.
     wants: AtomicBool,
-    /// The master has left the slice as it is after a request for a larger one.
-    is_denied: AtomicBool,
+    /// How often the master has left the slice as it is although a larger one was needed.
+    refusals: AtomicU64,
+    /// Time of the last refusal, as long as nothing has changed since.
+    refused: Mutex<Option<Instant>>,
+    is_refused: AtomicBool,
     /// Changed since the last report.
     is_changed: AtomicBool,
     /// Number of the last report in which it was new.
@@ -46,7 +51,9 @@ impl Account {
             limit: AtomicU64::new(u64::MAX),
             has_slice: AtomicBool::new(false),
             wants: AtomicBool::new(false),
-            is_denied: AtomicBool::new(false),
+            refusals: AtomicU64::new(0),
+            refused: Mutex::default(),
+            is_refused: AtomicBool::new(false),
             is_changed: AtomicBool::new(false),
             reported: AtomicU64::new(0),
         }
@@ -66,23 +73,37 @@ impl Account {
         if !self.is_changed.load(Ordering::Relaxed) {
             self.is_changed.store(true, Ordering::Relaxed);
         }
-        if change < 0 && self.is_denied.load(Ordering::Relaxed) {
-            self.is_denied.store(false, Ordering::Relaxed);
+        if change < 0 {
+            self.forget_refusal();
         }
     }
 
-    /// Records that there is nothing left: no further request is made until something changes.
-    fn deny(&self) {
-        self.is_denied.store(true, Ordering::Relaxed);
+    /// Records that there is nothing left: for a while no further request is made.
+    fn refuse(&self) {
+        *self.refused.lock() = Some(Instant::now());
+        self.is_refused.store(true, Ordering::Relaxed);
         self.wants.store(false, Ordering::Relaxed);
+    }
+
+    fn forget_refusal(&self) {
+        if self.is_refused.load(Ordering::Relaxed) {
+            self.is_refused.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+            && self.refused.lock().is_some_and(|since| since.elapsed() < REFUSED_FOR)
     }
 
     fn give(&self, limit: u64) {
         let before = self.limit.swap(limit, Ordering::Relaxed);
-        self.has_slice.store(true, Ordering::Relaxed);
+        let had_slice = self.has_slice.swap(true, Ordering::Relaxed);
         if limit > before {
             self.wants.store(false, Ordering::Relaxed);
-            self.is_denied.store(false, Ordering::Relaxed);
+            self.forget_refusal();
+        } else if limit == before && had_slice {
+            self.refusals.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -229,7 +250,13 @@ impl Book {
     }
 
     /// Whether `amount` more may be used, while clients hold back up to `held_back`.
-    pub fn admission(&self, resource: QuotaResource, payers: &Payers, amount: u64, held_back: u64) -> Admission {
+    pub fn admission(
+        &self,
+        resource: QuotaResource,
+        payers: &Payers,
+        amount: u64,
+        held_back: u64,
+    ) -> Admission {
         let mut admission = Admission::Free;
         for account in payers.0.iter() {
             let limit = self.limit_of(resource, account);
@@ -240,7 +267,7 @@ impl Book {
             if then.saturating_add(held_back) <= limit {
                 continue;
             }
-            if !account.is_denied.load(Ordering::Relaxed) {
+            if !account.is_refused() {
                 account.wants.store(true, Ordering::Relaxed);
             }
             if then > limit {
@@ -265,6 +292,8 @@ impl Book {
     ) -> StatusResult<()> {
         let began = Instant::now();
         let start = self.rounds.lock().count;
+        let refusals = |account: &Account| account.refusals.load(Ordering::Relaxed);
+        let before = [0, 1, 2].map(|place| refusals(&payers.0[place]));
         let mut is_recounted = false;
         loop {
             let Admission::Over(id) = self.admission(resource, payers, amount, 0) else { return Ok(()) };
@@ -273,12 +302,14 @@ impl Book {
             if silence >= SILENCE_MAX {
                 return Ok(());
             }
-            let account = payers.0.iter().find(|account| account.id == id);
-            let is_denied = account.is_some_and(|account| account.is_denied.load(Ordering::Relaxed));
-            if is_denied || rounds.count >= start + ANSWERED_AFTER {
+            let mut accounts = payers.0.iter().zip(before);
+            let account = accounts.find(|(account, _)| account.id == id);
+            let has_answer =
+                account.is_some_and(|(account, before)| account.is_refused() || refusals(account) != before);
+            if has_answer || rounds.count >= start + ANSWERED_AFTER {
                 drop(rounds);
                 if is_recounted {
-                    account.into_iter().for_each(|account| account.deny());
+                    account.into_iter().for_each(|(account, _)| account.refuse());
                     return Err(Status::EDQUOT);
                 }
                 recount();
@@ -298,15 +329,17 @@ impl Book {
         let is_known = round.run == self.run;
         for (resource, kinds) in QuotaResource::ALL.iter().zip(&round.defaults) {
             for (kind, limit) in QuotaKind::ALL.iter().zip(kinds) {
-                let before = self.defaults[*resource as usize][*kind as usize].swap(*limit, Ordering::Relaxed);
+                let before =
+                    self.defaults[*resource as usize][*kind as usize].swap(*limit, Ordering::Relaxed);
                 if *limit > before {
                     let accounts = self.table(*resource).read();
                     let concerned = accounts.values().filter(|account| account.id.kind == *kind);
-                    concerned.for_each(|account| account.is_denied.store(false, Ordering::Relaxed));
+                    concerned.for_each(|account| account.forget_refusal());
                 }
             }
         }
-        let has_limits = !round.slices.is_empty() || round.defaults.iter().flatten().any(|limit| *limit != u64::MAX);
+        let has_limits =
+            !round.slices.is_empty() || round.defaults.iter().flatten().any(|limit| *limit != u64::MAX);
         if has_limits {
             self.had_limits.store(true, Ordering::Relaxed);
         }
@@ -356,7 +389,9 @@ impl Book {
         if self.uncounted.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        for account in self.accounts.iter().flat_map(|table| table.read().values().cloned().collect::<Vec<_>>()) {
+        for account in
+            self.accounts.iter().flat_map(|table| table.read().values().cloned().collect::<Vec<_>>())
+        {
             account.floor.store(0, Ordering::Relaxed);
             account.is_changed.store(true, Ordering::Relaxed);
         }
@@ -475,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_waits_for_two_rounds_before_it_is_refused_and_later_ones_do_not() {
+    fn a_writer_waits_for_the_answer_of_the_master_and_later_ones_are_refused_at_once() {
         let book = Arc::new(Book::new(1, 1));
         book.round(&round_with(10));
         let waiting = book.clone();
@@ -487,7 +522,8 @@ mod tests {
             std::thread::yield_now();
         }
         while !writer.is_finished() {
-            book.round(&QuotaRound { slices: Vec::new(), ..round_with(10) });
+            // The same slice again is a refusal.
+            book.round(&round_with(10));
             std::thread::yield_now();
         }
         assert_eq!(writer.join().expect("no panic"), Err(Status::EDQUOT));
@@ -503,7 +539,7 @@ mod tests {
         book.round(&round_with(10));
         let payers = book.payers(SPACE, MINE);
         payers.add(10);
-        book.account(SPACE, USER).is_denied.store(true, Ordering::Relaxed);
+        book.account(SPACE, USER).refuse();
         assert_eq!(book.wait(SPACE, &payers, 5, || payers.add(-5)), Ok(()));
     }
 

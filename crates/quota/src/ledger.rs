@@ -162,6 +162,11 @@ impl Ledger {
         self.limits.values().any(|limit| limit.limits.iter().any(QuotaLimits::is_limited))
     }
 
+    /// Returns true if a target that answers has yet to learn of a slice.
+    pub fn has_news(&self) -> bool {
+        self.targets.values().any(|known| known.run != 0 && known.uses.values().any(|of| of.next.is_some()))
+    }
+
     /// Returns how many rounds are due.
     pub fn rounds(&self) -> Rounds {
         let waits = |known: &Known| known.uses.values().any(|of| of.wants || of.next.is_some());
@@ -255,7 +260,7 @@ impl Ledger {
         let known = self.targets.get(&target)?;
         let of = |resource: QuotaResource| {
             let found = known.uses.get(&(resource, id)).copied().unwrap_or_default();
-            let limits = QuotaLimits { soft: 0, hard: found.slice.filter(|it| *it != u64::MAX).unwrap_or(0) };
+            let limits = QuotaLimits { soft: 0, hard: found.slice.unwrap_or(u64::MAX) };
             QuotaResourceState { used: found.used, limits, grace_ends_s: 0 }
         };
         Some(QuotaState {
@@ -269,9 +274,10 @@ impl Ledger {
 
     /// Returns the smallest id at or above `from` that has usage or limits.
     pub fn next(&self, pool: &str, from: QuotaId) -> Option<QuotaId> {
-        let used = self.targets.values().flat_map(|known| {
-            known.uses.iter().filter(|(_, of)| of.used > 0).map(|((_, id), _)| *id)
-        });
+        let used = self
+            .targets
+            .values()
+            .flat_map(|known| known.uses.iter().filter(|(_, of)| of.used > 0).map(|((_, id), _)| *id));
         let limited = self.limits.iter().filter(|(key, limit)| key.pool == pool && !limit.is_default);
         let limited = limited.filter_map(|(key, _)| Some(QuotaId { kind: key.kind, id: key.id? }));
         used.chain(limited).filter(|id| id.kind == from.kind && *id >= from).min()
@@ -306,6 +312,8 @@ impl Ledger {
             for slice in &sent.slices {
                 let Some(of) = known.uses.get_mut(&(slice.resource, slice.id)) else { continue };
                 (of.slice, of.sent) = (Some(slice.limit), None);
+                // What it has released may be given to others.
+                self.due.insert((slice.resource, slice.id));
                 // A newer one may have been decided meanwhile.
                 of.next = of.next.filter(|next| *next != slice.limit);
             }
@@ -334,7 +342,8 @@ impl Ledger {
         for (resource, id) in due {
             self.divide_one(resource, id, now_s);
         }
-        if !self.has_limits() && self.targets.values().all(|it| it.uses.values().all(|of| of.next.is_none())) {
+        if !self.has_limits() && self.targets.values().all(|it| it.uses.values().all(|of| of.next.is_none()))
+        {
             self.had_limits = false;
         }
     }
@@ -420,7 +429,8 @@ impl Ledger {
         if is_settled(&uses, &constraints, default) {
             return;
         }
-        let wanted: Vec<u64> = uses.iter().map(|(target, of)| wanted(resource, *target, of, &uses, &constraints)).collect();
+        let wanted: Vec<u64> =
+            uses.iter().map(|(target, of)| wanted(resource, *target, of, &uses, &constraints)).collect();
         // First what shrinks, which is in force until its target has acknowledged it; then what grows.
         for shrinks in [true, false] {
             for place in 0..uses.len() {
@@ -430,13 +440,15 @@ impl Ledger {
                     continue;
                 }
                 let is_less = current.is_none_or(|current| wanted[place] < current);
-                if is_less != shrinks || current == Some(wanted[place]) {
+                if is_less != shrinks || (current == Some(wanted[place]) && !of.wants) {
                     continue;
                 }
                 let room = constraints.iter().filter(|it| it.concerns(target)).map(|constraint| {
                     let others = uses.iter().enumerate().filter(|(other, _)| *other != place);
                     let others = others.filter(|(_, (target, _))| constraint.concerns(*target));
-                    let taken = others.fold(0u64, |sum, (_, (_, of))| sum.saturating_add(of.in_force(default.unwrap_or(0))));
+                    let taken = others.fold(0u64, |sum, (_, (_, of))| {
+                        sum.saturating_add(of.in_force(default.unwrap_or(0)))
+                    });
                     constraint.limit.saturating_sub(taken)
                 });
                 let room = room.min().unwrap_or(u64::MAX);
@@ -444,7 +456,13 @@ impl Ledger {
                     true => wanted[place],
                     false => wanted[place].min(room).max(of.used).max(current.unwrap_or(0)),
                 };
-                if current != Some(next) {
+                // The same slice again tells a target that waits that there is no more, once nothing that others
+                // release is on its way.
+                let is_final = |(other, (_, of)): (usize, &(Target, Use))| {
+                    other == place || of.next.max(of.sent).is_none_or(|next| Some(next) >= of.slice)
+                };
+                let refuses = of.wants && uses.iter().enumerate().all(is_final);
+                if current != Some(next) || refuses {
                     uses[place].1.next = Some(next);
                 }
             }

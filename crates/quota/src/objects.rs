@@ -272,12 +272,12 @@ impl ObjectAccounts {
         self.book.admission(SPACE, &counted.payers, 0, held_back)
     }
 
-    /// Waits until there is space for a write that is charged already, or certainly none.
+    /// Waits until there is space for a write that is not charged, or certainly none.
     ///
     /// # Errors
     /// `EDQUOT`; `EINTR`.
-    pub fn wait(&self, counted: &Counted) -> StatusResult<()> {
-        self.book.wait(SPACE, &counted.payers, 0, || self.recount_all())
+    pub fn wait(&self, payers: &Payers, bytes: u64) -> StatusResult<()> {
+        self.book.wait(SPACE, payers, bytes, || self.recount_all())
     }
 
     /// Sets an entry to what the store says about its object, except for writes that end meanwhile.
@@ -354,7 +354,8 @@ impl ObjectAccounts {
         let mut after = Fid::new(sequence, last_used, u32::MAX);
         loop {
             let found = self.objects.records_after(after, COUNTED_AT_ONCE)?;
-            let gone: Vec<Fid> = found.iter().map(|(fid, _)| *fid).filter(|fid| fid.seq == sequence).collect();
+            let gone: Vec<Fid> =
+                found.iter().map(|(fid, _)| *fid).filter(|fid| fid.seq == sequence).collect();
             self.destroyed(&gone)?;
             match gone.last() {
                 Some(last) if gone.len() == COUNTED_AT_ONCE => after = *last,

@@ -1,11 +1,11 @@
 //! Requests to a metadata server.
 
 use crate::changelog::{ChangelogReply, ChangelogRequest};
-use crate::quota::{QuotaReply, QuotaRequest};
 pub use crate::dir::{DirEntry, DirPage, ListedLayout};
 pub use crate::file_lock::{FileLock, LockFamily, LockMode, LockOwner, ProcessLock, REPLAYED_LOCKS_MAX};
 use crate::lock::LockRequest;
 use crate::peer::{PeerReply, PeerRequest};
+use crate::quota::{QuotaReply, QuotaRequest};
 pub use crate::statfs::Statfs;
 use bitflags::bitflags;
 use nacre_layout::{Layout, LayoutRequest};

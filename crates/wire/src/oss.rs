@@ -5,9 +5,9 @@
 
 use crate::lock::{IoLock, LockRequest};
 pub use crate::mds::Statfs;
+use crate::quota::{QuotaReport, QuotaRound};
 use nacre_lock::Mode;
 use nacre_lock::Outcome;
-use crate::quota::{QuotaReport, QuotaRound};
 use nacre_types::{Capability, ClientUuid, Fid, ObjectNeed, Owners, Rights, Timestamp};
 
 /// Target of a search in an object.

@@ -35,7 +35,7 @@ pub enum QuotaRequest {
         /// Pool of OSTs; empty for the whole file system.
         pool: String,
     },
-    /// Returns usage and granted share of an id at one target. Reply: `State` with the share as hard limit; `ENODEV`.
+    /// Returns usage and granted share of an id at one target. Reply: `State` with the share as hard limit, `u64::MAX` for none; `ENODEV`.
     Target {
         /// The id.
         id: QuotaId,

@@ -278,4 +278,3 @@ fn fill_short(reply: OssReply, buffer: &mut [u8]) -> StatusResult<()> {
         _ => Err(Status::EPROTO),
     }
 }
-

@@ -5,8 +5,8 @@ use crate::error::MdsError;
 use crate::shards::{named_in, shards_of};
 use crate::tables::{
     CHANGE_USERS, CHANGES, CHANGES_HEAD_KEY, DATA, DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS,
-    OST_MARKS, OWNER_CHANGES, OrphanKind, PREPARED, QUOTA_GRACES_KEY, QUOTA_LIMITS, TRANSACTIONS, XATTRS, change_index, decode_op_key, split_destroy_key,
-    split_dirent_key, split_link_key, split_xattr_key,
+    OST_MARKS, OWNER_CHANGES, OrphanKind, PREPARED, QUOTA_GRACES_KEY, QUOTA_LIMITS, TRANSACTIONS, XATTRS,
+    change_index, decode_op_key, split_destroy_key, split_dirent_key, split_link_key, split_xattr_key,
 };
 use crate::transactions::state::{decode_prepared, decode_record};
 use nacre_layout::DirDefault;

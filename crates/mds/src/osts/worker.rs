@@ -4,8 +4,8 @@ use super::ost::{Ost, Pending};
 use crate::error::MdsError;
 use crate::tables::{DESTROYS, OWNER_CHANGES, destroy_key, split_destroy_key};
 use nacre_env::clock::Instant;
-use nacre_store::{Batch, MetaStore};
 use nacre_ondisk::OwnerRecord;
+use nacre_store::{Batch, MetaStore};
 use nacre_types::{Fid, Owners, Status, StatusResult, TransNo};
 use nacre_wire::oss::OssRequest;
 use std::ops::{Bound, ControlFlow};
@@ -133,7 +133,9 @@ fn rescan(ost: &Ost, store: &MetaStore) {
     // New owners first: an object may be in both logs.
     let scanned = store.scan(OWNER_CHANGES, &prefix, Bound::Unbounded, &mut |key, value| {
         let owners = OwnerRecord::decode(value).map(|record| record.owners);
-        found.extend(split_destroy_key(key).zip(owners.ok()).map(|((_, object), owners)| (object, Some(owners))));
+        found.extend(
+            split_destroy_key(key).zip(owners.ok()).map(|((_, object), owners)| (object, Some(owners))),
+        );
         if found.len() < DESTROY_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     let scanned = scanned.and_then(|()| {
@@ -153,7 +155,12 @@ fn rescan(ost: &Ost, store: &MetaStore) {
     }
     state.rescan |= found.len() == DESTROY_MAX;
     let since = Instant::now();
-    state.pending.extend(found.into_iter().map(|(object, owners)| Pending { transno, since, object, owners }));
+    state.pending.extend(found.into_iter().map(|(object, owners)| Pending {
+        transno,
+        since,
+        object,
+        owners,
+    }));
 }
 
 fn destroy(ost: &Ost, store: &Weak<MetaStore>, batch: &[Pending]) -> StatusResult<()> {

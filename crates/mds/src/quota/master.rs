@@ -17,9 +17,7 @@ use nacre_types::quota::GRACE_MAX_S;
 use nacre_types::{Caps, IdKind, QuotaId, QuotaKind, QuotaLimits, QuotaResource, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::peer::{PeerReply, PeerRequest};
-use nacre_wire::quota::{
-    QuotaChange, QuotaReply, QuotaReport, QuotaRequest, QuotaRound, QuotaState,
-};
+use nacre_wire::quota::{QuotaChange, QuotaReply, QuotaReport, QuotaRequest, QuotaRound, QuotaState};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -29,6 +27,11 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Pause between rounds while a target waits for an answer.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Time for which rounds follow each other at short intervals after a target has waited.
+const HURRY: Duration = Duration::from_secs(1);
+/// Most rounds after which new limits are in force at all targets that answer: they learn what shrinks, then what
+/// grows.
+const ROUNDS_MAX: usize = 4;
 /// Timeout of one message of a round.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which a target that did not answer is left out.
@@ -99,7 +102,7 @@ impl QuotaMaster {
     pub fn start(self: &Arc<Self>, signal: &Arc<StopSignal>) -> Result<JoinHandle<()>, MdsError> {
         let (weak, signal) = (Arc::downgrade(self), signal.clone());
         let run = move || {
-            let mut pause = PAUSE;
+            let (mut pause, mut hurried) = (PAUSE, None::<Instant>);
             while !signal.wait(pause) {
                 let Some(master) = weak.upgrade() else { return };
                 let rounds = master.ledger.lock().rounds();
@@ -107,7 +110,12 @@ impl QuotaMaster {
                     Rounds::None => INTERVAL,
                     Rounds::Regular | Rounds::AtOnce => {
                         master.round_all();
-                        if master.ledger.lock().rounds() == Rounds::AtOnce { PAUSE } else { INTERVAL }
+                        if master.ledger.lock().rounds() == Rounds::AtOnce {
+                            hurried = Some(Instant::now());
+                        }
+                        // One that has waited will soon wait again.
+                        let hurries = hurried.is_some_and(|since| since.elapsed() < HURRY);
+                        if hurries { PAUSE } else { INTERVAL }
                     }
                 };
             }
@@ -152,13 +160,26 @@ impl QuotaMaster {
         }
     }
 
+    /// Brings new limits into force at all targets that answer.
+    fn enforce(&self) {
+        self.ledger.lock().divide(now_s());
+        for _ in 0..ROUNDS_MAX {
+            self.round_all();
+            if !self.ledger.lock().has_news() {
+                return;
+            }
+        }
+    }
+
     /// Returns all targets, and tells the ledger about them.
     fn targets(&self) -> Vec<Target> {
         let osts = self.leaves.osts.indexes().into_iter().map(|index| Target { is_mdt: false, index });
-        let mdts = self.leaves.transactions.all_mdts().into_iter().map(|index| Target { is_mdt: true, index });
+        let mdts =
+            self.leaves.transactions.all_mdts().into_iter().map(|index| Target { is_mdt: true, index });
         let targets: Vec<Target> = osts.chain(mdts).collect();
         let pools = self.leaves.osts.pools().into_iter();
-        let pools = pools.map(|pool| (pool.name.to_string(), pool.osts.iter().copied().collect::<BTreeSet<u16>>()));
+        let pools =
+            pools.map(|pool| (pool.name.to_string(), pool.osts.iter().copied().collect::<BTreeSet<u16>>()));
         self.ledger.lock().set_targets(&targets, pools.collect());
         targets
     }
@@ -186,8 +207,13 @@ impl QuotaMaster {
     pub fn serve(&self, caller: &Caller<'_>, request: &QuotaRequest) -> StatusResult<MdsAnswer> {
         let administrates = || {
             // Ids of the whole file system are no business of its tenants.
-            let is_tenant = caller.is_bounded() || caller.standing.is_some_and(|standing| !standing.is_free());
-            if is_tenant { Err(Status::EPERM) } else { perm::capable(caller.cred(), Caps::SYS_ADMIN).or(Status::EPERM) }
+            let is_tenant =
+                caller.is_bounded() || caller.standing.is_some_and(|standing| !standing.is_free());
+            if is_tenant {
+                Err(Status::EPERM)
+            } else {
+                perm::capable(caller.cred(), Caps::SYS_ADMIN).or(Status::EPERM)
+            }
         };
         match request {
             QuotaRequest::Get { id, pool, is_default } => {
@@ -252,13 +278,15 @@ impl QuotaMaster {
     }
 
     fn check_pool(&self, pool: &str) -> StatusResult<()> {
-        let is_known = pool.is_empty() || self.leaves.osts.pools().iter().any(|known| known.name.to_string() == pool);
+        let is_known =
+            pool.is_empty() || self.leaves.osts.pools().iter().any(|known| known.name.to_string() == pool);
         if is_known { Ok(()) } else { Err(Status::ENOENT) }
     }
 
     fn default_state(&self, pool: &str, id: QuotaId) -> QuotaState {
         let ledger = self.ledger.lock();
-        let limit = ledger.stored(&Key { pool: pool.to_owned(), kind: id.kind, id: None }).unwrap_or_default();
+        let limit =
+            ledger.stored(&Key { pool: pool.to_owned(), kind: id.kind, id: None }).unwrap_or_default();
         let mut state = ledger.state(pool, id);
         (state.space.used, state.inodes.used) = (0, 0);
         (state.space.grace_ends_s, state.inodes.grace_ends_s) = (0, 0);
@@ -293,7 +321,8 @@ impl QuotaMaster {
                 if !limit.limits.iter().all(QuotaLimits::is_consistent) {
                     return Err(Status::EINVAL);
                 }
-                Some(limit)
+                let is_nothing = space.is_none() && inodes.is_none() && known.is_none();
+                (!is_nothing).then_some(limit)
             }
             QuotaChange::UseDefault | QuotaChange::Delete => None,
         };
@@ -302,8 +331,9 @@ impl QuotaMaster {
         put_limit(tx.batch(), &key, limit);
         // The ledger is changed after the commit; rounds that run meanwhile use the old limits.
         let answer = self.conclude(caller, tx, |ledger| ledger.set(key.clone(), limit))?;
-        self.round_all();
-        let state = if is_default { self.default_state(pool, id) } else { self.ledger.lock().state(pool, id) };
+        self.enforce();
+        let state =
+            if is_default { self.default_state(pool, id) } else { self.ledger.lock().state(pool, id) };
         log::info!("MDT{:04x}: quota of {} changed", self.leaves.index, shown(&key));
         Ok(MdsAnswer { transno: answer.transno, ..self.answer_state(state) })
     }
@@ -356,7 +386,9 @@ impl QuotaMaster {
 /// Returns the id as the client has named it.
 fn request_id(request: &QuotaRequest) -> Option<QuotaId> {
     match request {
-        QuotaRequest::Get { id, .. } | QuotaRequest::Target { id, .. } | QuotaRequest::Set { id, .. } => Some(*id),
+        QuotaRequest::Get { id, .. } | QuotaRequest::Target { id, .. } | QuotaRequest::Set { id, .. } => {
+            Some(*id)
+        }
         QuotaRequest::Next { .. } | QuotaRequest::Grace { .. } | QuotaRequest::SetGrace { .. } => None,
     }
 }

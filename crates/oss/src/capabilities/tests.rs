@@ -95,7 +95,15 @@ fn about_an_object() -> Vec<(OssRequest, Rights)> {
         (OssRequest::GetAttr { object, glimpse: true }, ANY),
         (OssRequest::Truncate { object, size: 4, lock, written, charge: Charge::ROOT }, Rights::WRITE),
         (
-            OssRequest::Fallocate { object, kind: FallocateKind::Punch, offset, len, lock, written, charge: Charge::ROOT },
+            OssRequest::Fallocate {
+                object,
+                kind: FallocateKind::Punch,
+                offset,
+                len,
+                lock,
+                written,
+                charge: Charge::ROOT,
+            },
             Rights::WRITE,
         ),
         (OssRequest::Seek { object, offset, kind: SeekKind::Data, lock, written }, DATA),

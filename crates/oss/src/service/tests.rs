@@ -98,7 +98,13 @@ fn objects_are_written_read_measured_and_destroyed() {
     };
     assert_eq!(world.ask(seek), Ok(OssReply::Position(7)));
     assert!(matches!(
-        world.ask(OssRequest::Truncate { object: fid(1), size: 2, lock: IoLock::Lease, written: false, charge: Charge::ROOT }),
+        world.ask(OssRequest::Truncate {
+            object: fid(1),
+            size: 2,
+            lock: IoLock::Lease,
+            written: false,
+            charge: Charge::ROOT
+        }),
         Ok(OssReply::Attr(oss::ObjectAttr { size: 2, .. }))
     ));
     assert_eq!(world.ask(OssRequest::Sync { object: Some(fid(1)) }), Ok(OssReply::Done));

@@ -36,7 +36,10 @@ fn what_a_client_does_not_hold_is_refused() {
     let (first, second) = (target.client(1), target.client(2));
     let zero = |client: &Client, offset, len| {
         let (object, kind, lock) = (object(), FallocateKind::Zero, IoLock::Held);
-        client.call(OssRequest::Fallocate { object, kind, offset, len, lock, written: false, charge: Charge::ROOT }, Bulk::None)
+        client.call(
+            OssRequest::Fallocate { object, kind, offset, len, lock, written: false, charge: Charge::ROOT },
+            Bulk::None,
+        )
     };
     first.lock(1, Mode::Pr, pages(0, 4));
     assert_eq!(first.write(1, &ONE, IoLock::Held), Err(Status::EIO), "held to read");

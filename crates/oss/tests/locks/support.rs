@@ -138,7 +138,10 @@ impl Client {
     }
 
     pub fn truncate(&self, size: u64, lock: IoLock) -> StatusResult<OssReply> {
-        self.call(OssRequest::Truncate { object: object(), size, lock, written: false, charge: Charge::ROOT }, Bulk::None)
+        self.call(
+            OssRequest::Truncate { object: object(), size, lock, written: false, charge: Charge::ROOT },
+            Bulk::None,
+        )
     }
 
     pub fn attr(&self, glimpse: bool) -> StatusResult<ObjectAttr> {

@@ -321,7 +321,16 @@ impl OssEvents for Events {
 /// Returns a write of data that was accepted in a given life of the client.
 pub fn write_of_life(oid: u32, incarnation: u64) -> OssRequest {
     let (object, lock) = (Fid::new(9, oid, 0), IoLock::Lease);
-    OssRequest::Write { object, offset: 0, sync: false, granted: false, lock, incarnation, written: false, charge: Charge::ROOT }
+    OssRequest::Write {
+        object,
+        offset: 0,
+        sync: false,
+        granted: false,
+        lock,
+        incarnation,
+        written: false,
+        charge: Charge::ROOT,
+    }
 }
 
 /// Returns a distinguishable message.

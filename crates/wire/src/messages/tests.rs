@@ -1,8 +1,8 @@
 //! Golden bytes, round trips and fuzzing of every message.
 
 mod changelog;
-mod quota;
 mod peer;
+mod quota;
 mod roles;
 
 use super::*;

@@ -89,7 +89,16 @@ pub(super) fn cut(request: &OssRequest, bulk: &Bulk<'_>, ways: &Ways) -> (Vec<Os
                     OssRequest::Read { object, offset: at, len: part as u32, ahead, lock, written }
                 }
                 OssRequest::Write { object, sync, granted, lock, incarnation, written, charge, .. } => {
-                    OssRequest::Write { object, offset: at, sync, granted, lock, incarnation, written, charge }
+                    OssRequest::Write {
+                        object,
+                        offset: at,
+                        sync,
+                        granted,
+                        lock,
+                        incarnation,
+                        written,
+                        charge,
+                    }
                 }
                 _ => request.clone(),
             }

@@ -3,7 +3,8 @@
 use super::*;
 use crate::peer::PeerRequest;
 use crate::quota::{
-    QuotaChange, QuotaReply, QuotaReport, QuotaRequest, QuotaResourceState, QuotaRound, QuotaSlice, QuotaState, QuotaUse,
+    QuotaChange, QuotaReply, QuotaReport, QuotaRequest, QuotaResourceState, QuotaRound, QuotaSlice,
+    QuotaState, QuotaUse,
 };
 use nacre_types::{Owners, QuotaId, QuotaKind, QuotaLimits, QuotaResource};
 
