@@ -96,7 +96,7 @@ impl FileState {
         }
     }
 
-    /// Returns who pays for space that a write uses. `is_exempt`: no quota applies to the writer.
+    /// Returns the payer of space that a write uses. `is_exempt`: no quota applies to the writer.
     pub fn charge(&self, is_exempt: bool) -> Charge {
         Charge { owners: self.lock().owners, is_exempt }
     }
@@ -226,7 +226,7 @@ pub(crate) struct FileInner {
     pub transno: TransNo,
     /// True if there are set-id bits or capabilities, which writes by users other than root drop.
     pub privileged: bool,
-    /// Who pays for the space.
+    /// Payer of the space.
     pub owners: Owners,
     pub ranges: RangeLocks,
     /// Data read ahead. A thread that changes data invalidates its range here before it releases the byte

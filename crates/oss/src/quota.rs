@@ -3,7 +3,9 @@
 //! Owners and use of objects are records in the index of the store ([`IndexRecords`]); the data part of an MDT gets its
 //! accounts from the metadata server, which knows the owners of files.
 
-use crate::service::{ObjectServer, Refusal, extent};
+use crate::locks::Target;
+use crate::service::{Refusal, extent};
+use nacre_env::sync::Mutex;
 use nacre_ondisk::quota::{OwnerRecord, UseRecord, split_use_key, use_key};
 use nacre_quota::{Admission, Book, Counted, ObjectAccounts, ObjectRecord, Objects, Saved, Upkeep};
 use nacre_rpc::Export;
@@ -15,7 +17,7 @@ use nacre_wire::oss::Charge;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Bytes of an `st_blocks` unit.
 const BLOCK_BYTES: u64 = 512;
@@ -138,11 +140,14 @@ fn bytes_of(attr: &ObjectAttr) -> u64 {
     attr.blocks.saturating_mul(BLOCK_BYTES)
 }
 
-/// Accounts of a target, with the thread that keeps them.
+/// Space by owner at a target, and who may use more.
 pub(crate) struct Quota {
-    pub accounts: Arc<ObjectAccounts>,
-    /// `None` if another server keeps them.
-    upkeep: nacre_env::sync::Mutex<Option<Upkeep>>,
+    target: Arc<Target>,
+    /// Accounts of the objects here; `None` if the store keeps no records.
+    accounts: Option<Arc<ObjectAccounts>>,
+    upkeep: Mutex<Option<Upkeep>>,
+    /// Use by owner on the MDT whose data this target has.
+    book_of_mdt: OnceLock<Arc<Book>>,
 }
 
 /// What a write has charged, and whether an owner is near a limit.
@@ -161,35 +166,40 @@ pub(crate) struct Charged<'a> {
 }
 
 impl Quota {
-    /// Opens the accounts of the objects of a store; `None` if it keeps no records.
+    /// Creates accounts of nothing.
+    pub fn none(target: &Arc<Target>) -> Quota {
+        let (upkeep, book_of_mdt) = Default::default();
+        Quota { target: target.clone(), accounts: None, upkeep, book_of_mdt }
+    }
+
+    /// Opens the accounts of the objects of a target, if its store keeps records of owners.
     ///
     /// # Errors
     /// If the records of the last run cannot be read, or the thread cannot be started.
-    pub fn open(store: &Arc<dyn ObjectStore>, index: u16) -> io::Result<Option<Quota>> {
-        let target = TargetId::ost(index);
-        let Some(records) = store.abilities().index.filter(|_| index < TARGET_INDEX_MAX) else {
-            return Ok(None);
+    pub fn open(target: &Arc<Target>) -> io::Result<Quota> {
+        let (store, id) = (&target.store, TargetId::ost(target.index));
+        let quota = Quota::none(target);
+        let Some(records) = store.abilities().index.filter(|_| target.index < TARGET_INDEX_MAX) else {
+            return Ok(quota);
         };
         // The standard library's hasher gets its keys from the system.
         let book = Arc::new(Book::new(RandomState::new().build_hasher().finish() | 1, 1));
         book.restore(&saved(records).map_err(io::Error::other)?);
-        let objects = Box::new(IndexRecords { target, store: store.clone() });
+        let objects = Box::new(IndexRecords { target: id, store: store.clone() });
         let accounts = Arc::new(ObjectAccounts::new(book, objects));
-        let upkeep = Upkeep::start(target.to_string(), accounts.clone())?;
-        Ok(Some(Quota { accounts, upkeep: nacre_env::sync::Mutex::new(Some(upkeep)) }))
+        let upkeep = Mutex::new(Some(Upkeep::start(id.to_string(), accounts.clone())?));
+        Ok(Quota { accounts: Some(accounts), upkeep, ..quota })
     }
 
     /// Stops the thread, and makes the records exact.
     pub fn stop(&self) {
         if self.upkeep.lock().take().is_some()
-            && let Err(status) = self.accounts.stop()
+            && let Some(Err(status)) = self.accounts.as_ref().map(|accounts| accounts.stop())
         {
             log::warn!("use by owner is counted again at the next start: {status}");
         }
     }
-}
 
-impl ObjectServer {
     /// Sets the book by which writes of data on an MDT are admitted. The metadata server counts: a write with the next
     /// report of the file's size. Only the first call counts.
     pub fn admit_by(&self, book: Arc<Book>) {
@@ -198,15 +208,19 @@ impl ObjectServer {
 
     /// Returns the use by owner that this server counts.
     pub fn accounts(&self) -> Option<&Arc<ObjectAccounts>> {
-        self.quota.get().map(|quota| &quota.accounts)
+        self.accounts.as_ref()
+    }
+
+    /// Returns what clients may hold back.
+    fn held_back(&self) -> u64 {
+        self.target.grants.lock().bytes()
     }
 
     /// Admits or refuses a write of data on an MDT. Returns whether an owner is near a limit.
     fn admit_on_mdt(&self, export: &Export, what: &Charged<'_>) -> Result<bool, Refusal> {
         let Some(book) = self.book_of_mdt.get().filter(|book| book.has_limits()) else { return Ok(false) };
         let payers = book.payers(QuotaResource::Space, what.charge.owners);
-        let held_back = self.granted_bytes();
-        let admission = book.admission(QuotaResource::Space, &payers, what.len, held_back);
+        let admission = book.admission(QuotaResource::Space, &payers, what.len, self.held_back());
         let must_fit = !what.granted && !is_exempt(export, what.charge);
         if matches!(admission, Admission::Over(_)) && must_fit && !self.is_rewrite(what)? {
             book.wait(QuotaResource::Space, &payers, what.len, || ())?;
@@ -215,14 +229,13 @@ impl ObjectServer {
     }
 
     /// Charges a write, and admits or refuses it. Returns the charge, and whether an owner is near a limit.
-    pub(crate) fn charge(&self, export: &Export, what: &Charged<'_>) -> Result<Charging, Refusal> {
+    pub fn charge(&self, export: &Export, what: &Charged<'_>) -> Result<Charging, Refusal> {
         let Some(accounts) = self.accounts() else { return Ok((None, self.admit_on_mdt(export, what)?)) };
         let counted = accounts.begin(what.object, what.charge.owners, !what.written, what.len)?;
         if !accounts.is_limited(&counted) {
             return Ok((Some(counted), false));
         }
-        let held_back = self.granted_bytes();
-        let admission = accounts.admission(&counted, held_back);
+        let admission = accounts.admission(&counted, self.held_back());
         let mut counted = counted;
         let is_over = matches!(admission, Admission::Over(_));
         let must_fit = !what.granted && !is_exempt(export, what.charge);
@@ -252,7 +265,7 @@ impl ObjectServer {
 
     /// Whether a range has its space already.
     fn is_rewrite(&self, what: &Charged<'_>) -> Result<bool, ObjectError> {
-        match self.store().seek(what.object, what.offset, Seek::Hole) {
+        match self.target.store.seek(what.object, what.offset, Seek::Hole) {
             Ok(hole) => {
                 Ok(hole >= what.offset.saturating_add(what.len) && extent(what.offset, what.len).is_some())
             }
@@ -261,8 +274,8 @@ impl ObjectServer {
         }
     }
 
-    /// Ends what [`ObjectServer::charge`] began. Returns whether an owner is near a limit.
-    pub(crate) fn charged(&self, (counted, is_near): Charging) -> bool {
+    /// Ends what [`Quota::charge`] began. Returns whether an owner is near a limit.
+    pub fn charged(&self, (counted, is_near): Charging) -> bool {
         if let (Some(accounts), Some(counted)) = (self.accounts(), counted) {
             accounts.end(counted);
         }
@@ -271,18 +284,24 @@ impl ObjectServer {
 
     /// Records the space of an object after a change of its size or space. A failure is logged: the change has
     /// happened, and the next count finds it.
-    pub(crate) fn count_change(&self, object: Fid, owners: Owners, attr: &ObjectAttr) {
+    pub fn count_change(&self, object: Fid, owners: Owners, attr: &ObjectAttr) {
         if let Some(accounts) = self.accounts()
             && let Err(status) = accounts.changed(object, owners, bytes_of(attr))
         {
-            log::error!("{}: the space of object {object} is not counted: {status}", self.target_id());
+            log::error!(
+                "{}: the space of object {object} is not counted: {status}",
+                TargetId::ost(self.target.index)
+            );
         }
     }
 
     /// Records that objects are gone.
-    pub(crate) fn count_destroyed(&self, counted: impl FnOnce(&ObjectAccounts) -> StatusResult<()>) {
+    pub fn count_destroyed(&self, counted: impl FnOnce(&ObjectAccounts) -> StatusResult<()>) {
         if let Some(Err(status)) = self.accounts().map(|accounts| counted(accounts)) {
-            log::error!("{}: the space of destroyed objects is still counted: {status}", self.target_id());
+            log::error!(
+                "{}: the space of destroyed objects is still counted: {status}",
+                TargetId::ost(self.target.index)
+            );
         }
     }
 }

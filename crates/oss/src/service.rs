@@ -91,9 +91,7 @@ pub struct ObjectServer {
     room: Room,
     hold: Hold,
     pub(crate) trimmer: OnceLock<Trimmer>,
-    pub(crate) quota: OnceLock<Quota>,
-    /// Use by owner on the MDT whose data this server has.
-    pub(crate) book_of_mdt: OnceLock<Arc<Book>>,
+    quota: Quota,
     failures: Seldom,
 }
 
@@ -116,11 +114,8 @@ impl ObjectServer {
     ) -> io::Result<ObjectServer> {
         let (clients, expected) = LockClients::open(dir)?;
         let awaited = expected.len();
-        let quota = Quota::open(&store, index)?;
         let server = ObjectServer::with(store, index, Some(clients), expected, config);
-        if let Some(quota) = quota {
-            let _ = server.quota.set(quota);
-        }
+        let server = ObjectServer { quota: Quota::open(&server.target)?, ..server };
         if awaited > 0 {
             let window = config.recovery_window.as_secs();
             log::info!("{}: recovery of {awaited} clients, for {window} s at most", TargetId::ost(index));
@@ -137,9 +132,12 @@ impl ObjectServer {
         config: &OssConfig,
     ) -> ObjectServer {
         let name = TargetId::ost(index).to_string();
+        let reads_at_once = store.abilities().reads_at_once;
+        let target = Arc::new(Target { store, index, grants: Mutex::default(), clients });
         ObjectServer {
-            reads_at_once: store.abilities().reads_at_once,
-            target: Arc::new(Target { store, index, grants: Mutex::default(), clients }),
+            reads_at_once,
+            quota: Quota::none(&target),
+            target,
             locks: Arc::new(LockService::new(name, config.locks, expected, config.recovery_window)),
             versions: Versions::default(),
             capabilities: Capabilities::default(),
@@ -152,8 +150,6 @@ impl ObjectServer {
             room: Room::default(),
             hold: Hold::default(),
             trimmer: OnceLock::new(),
-            quota: OnceLock::new(),
-            book_of_mdt: OnceLock::new(),
             failures: Seldom::default(),
         }
     }
@@ -271,6 +267,11 @@ impl ObjectServer {
         self.room.set_nonrotational(is_nonrotational);
     }
 
+    /// Sets the use by owner by which writes of data on an MDT are admitted. Only the first call counts.
+    pub fn admit_by(&self, book: Arc<Book>) {
+        self.quota.admit_by(book);
+    }
+
     /// Returns the hold with which tests stop requests.
     pub fn hold(&self) -> &Hold {
         &self.hold
@@ -287,9 +288,7 @@ impl ObjectServer {
         if let Some(trimmer) = self.trimmer.get() {
             trimmer.stop();
         }
-        if let Some(quota) = self.quota.get() {
-            quota.stop();
-        }
+        self.quota.stop();
         self.target.store.close().map_err(StopError::Store)
     }
 
@@ -347,12 +346,12 @@ impl ObjectServer {
                 Ok((OssReply::Done, 0))
             }
             OssRequest::QuotaRound { round } => {
-                let accounts = self.accounts().ok_or(Status::EOPNOTSUPP)?;
+                let accounts = self.quota.accounts().ok_or(Status::EOPNOTSUPP)?;
                 Ok((OssReply::Quota(accounts.book().round(round)), 0))
             }
             OssRequest::SetOwners { objects } => {
                 objects.iter().try_for_each(|(object, _)| check_object(*object, self.target.index))?;
-                if let Some(accounts) = self.accounts() {
+                if let Some(accounts) = self.quota.accounts() {
                     accounts.set_owners(objects)?;
                 }
                 Ok((OssReply::Done, 0))
@@ -389,7 +388,7 @@ impl ObjectServer {
     ) -> Outcome {
         self.object_changed(object);
         let after = after?;
-        self.count_change(object, owners, &after);
+        self.quota.count_change(object, owners, &after);
         Ok((OssReply::Attr(attr(after)), amount))
     }
 
@@ -401,10 +400,10 @@ impl ObjectServer {
         let _change = self.lock_change(export, lock, object, extent(offset, len))?;
         let charged = match kind {
             FallocateKind::Punch => (None, false),
-            _ => self.charge(export, what)?,
+            _ => self.quota.charge(export, what)?,
         };
         let after = self.target.store.fallocate(object, fallocate(kind), offset, len);
-        self.charged(charged);
+        self.quota.charged(charged);
         self.changed(object, charge.owners, after, len)
     }
 
@@ -443,7 +442,7 @@ impl ObjectServer {
     fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Outcome {
         check_sequence(sequence, self.target.index)?;
         let first = self.target.store.abilities().ids_of(sequence)?.destroy_orphans(sequence, last_used)?;
-        self.count_destroyed(|accounts| accounts.destroyed_above(sequence, last_used));
+        self.quota.count_destroyed(|accounts| accounts.destroyed_above(sequence, last_used));
         self.room.look_again();
         Ok((OssReply::Precreated { first, count: 0 }, 0))
     }
@@ -451,7 +450,7 @@ impl ObjectServer {
     fn destroy(&self, objects: &[Fid]) -> Outcome {
         check_objects(objects, self.target.index)?;
         let count = self.target.store.destroy(objects)?;
-        self.count_destroyed(|accounts| accounts.destroyed(objects));
+        self.quota.count_destroyed(|accounts| accounts.destroyed(objects));
         objects.iter().for_each(|object| self.object_changed(*object));
         self.room.look_again();
         Ok((OssReply::Done, count))
@@ -473,14 +472,15 @@ impl ObjectServer {
         self.check_there(object, how.written)?;
         let WriteHow { charge, written, granted, .. } = *how;
         let len = data.len() as u64;
-        let charged = self.charge(export, &Charged { object, charge, written, offset, len, granted })?;
+        let charged =
+            self.quota.charge(export, &Charged { object, charge, written, offset, len, granted })?;
         let transfer = self.begin_transfer(export, Direction::Write, offset, len);
         let written = match how.granted {
             true => self.target.store.write_promised(object, offset, data),
             false => self.target.store.write(object, offset, data),
         };
         drop(transfer);
-        let is_near_quota = self.charged(charged);
+        let is_near_quota = self.quota.charged(charged);
         // A write that failed may have written a part.
         self.object_changed(object);
         let written = written?;

@@ -46,7 +46,7 @@ pub enum Advice {
     DontNeed = 2,
 }
 
-/// Who pays for the space of an object.
+/// Payer of the space of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Charge {
     /// Owners of the file; ignored if the OST knows those of the object.

@@ -320,8 +320,8 @@ impl Data {
         let sync = options.sync || open.sync;
         let is_worth_it = self.write_back.wants_cache(open, layout, place, options) || how.holds_head;
         let charge = file.charge(options.is_exempt);
-        let is_near_quota = self.requests.quotas.is_near(charge.owners);
-        let wants_cache = is_worth_it && how.may_cache && !sync && !is_near_quota;
+        let has_room = !self.requests.quotas.is_near(charge.owners);
+        let wants_cache = is_worth_it && how.may_cache && !sync && has_room;
         let mut notes = Notes::default();
         let alone = how.lock == IoLock::Lease;
         let cached =

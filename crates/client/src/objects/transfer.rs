@@ -28,7 +28,7 @@ pub(crate) struct WriteHow {
     pub sync: bool,
     /// Lock that excludes other clients.
     pub lock: IoLock,
-    /// Who pays for the space.
+    /// Payer of the space.
     pub charge: Charge,
 }
 
