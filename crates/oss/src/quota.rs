@@ -22,6 +22,10 @@ use std::sync::{Arc, OnceLock};
 /// Bytes of an `st_blocks` unit.
 const BLOCK_BYTES: u64 = 512;
 
+/// Bytes beyond all grants by which data of clients that held it back may exceed a limit: a client whose grant has just
+/// ended is not at fault.
+const GRANTED_SLACK: u64 = 64 << 20;
+
 /// Records in the index of a store.
 struct IndexRecords {
     target: TargetId,
@@ -140,7 +144,7 @@ fn bytes_of(attr: &ObjectAttr) -> u64 {
     attr.blocks.saturating_mul(BLOCK_BYTES)
 }
 
-/// Space by owner at a target, and who may use more.
+/// Space by owner at a target, and its limits.
 pub(crate) struct Quota {
     target: Arc<Target>,
     /// Accounts of the objects here; `None` if the store keeps no records.
@@ -236,13 +240,22 @@ impl Quota {
             return Ok((Some(counted), false));
         }
         let admission = accounts.admission(&counted, self.held_back());
-        let mut counted = counted;
-        let is_over = matches!(admission, Admission::Over(_));
-        let must_fit = !what.granted && !is_exempt(export, what.charge);
-        if is_over && must_fit && !self.is_rewrite(what)? {
-            counted = Self::await_space(accounts, what, counted)?;
+        let is_near = admission != Admission::Free;
+        if !matches!(admission, Admission::Over(_)) || is_exempt(export, what.charge) {
+            return Ok((Some(counted), is_near));
         }
-        Ok((Some(counted), admission != Admission::Free))
+        if what.granted {
+            // Clients hold back no more than is granted to them, and nothing once they know that they are near a limit.
+            if accounts.exceeds(&counted, self.held_back() + GRANTED_SLACK) {
+                accounts.cancel(counted);
+                return Err(Status::EDQUOT.into());
+            }
+            return Ok((Some(counted), is_near));
+        }
+        if self.is_rewrite(what)? {
+            return Ok((Some(counted), is_near));
+        }
+        Ok((Some(Self::await_space(accounts, what, counted)?), is_near))
     }
 
     /// Waits until there is space for a write, which is charged then, or certainly none.

@@ -278,6 +278,13 @@ impl Book {
         admission
     }
 
+    /// Returns true if the use of a payer is above its limit by more than `slack`.
+    pub fn exceeds(&self, resource: QuotaResource, payers: &Payers, slack: u64) -> bool {
+        let is_above =
+            |account: &Arc<Account>| account.used() > self.limit_of(resource, account).saturating_add(slack);
+        self.has_limits() && payers.0.iter().any(is_above)
+    }
+
     /// Waits until the master has answered the need for a larger slice. `recount` makes the use exact before the
     /// outcome is decided.
     ///
@@ -485,6 +492,9 @@ mod tests {
         assert_eq!(book.admission(SPACE, &payers, 101, 0), Admission::Over(USER));
         payers.add(60);
         assert_eq!(book.admission(SPACE, &payers, 41, 0), Admission::Over(USER));
+        assert!(!book.exceeds(SPACE, &payers, 0));
+        payers.add(60);
+        assert!(book.exceeds(SPACE, &payers, 19) && !book.exceeds(SPACE, &payers, 20));
         let others = book.payers(SPACE, Owners { uid: 9, ..MINE });
         assert_eq!(book.admission(SPACE, &others, 1 << 40, 1 << 40), Admission::Free);
     }

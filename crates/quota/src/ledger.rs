@@ -454,7 +454,7 @@ impl Ledger {
                 let room = room.min().unwrap_or(u64::MAX);
                 let next = match shrinks && current.is_some() {
                     true => wanted[place],
-                    false => wanted[place].min(room).max(of.used).max(current.unwrap_or(0)),
+                    false => wanted[place].min(room).max(current.unwrap_or(0)),
                 };
                 // The same slice again tells a target that waits that there is no more, once nothing that others
                 // release is on its way.
@@ -515,10 +515,13 @@ fn wanted(
         };
         room = room.min(share);
     }
-    if constraints.iter().any(|constraint| constraint.concerns(target)) {
-        of.used.saturating_add(room)
-    } else {
-        u64::MAX
+    if !constraints.iter().any(|constraint| constraint.concerns(target)) {
+        return u64::MAX;
+    }
+    match of.next.or(of.slice) {
+        // The slice does not follow what the target had to accept: it shows by how much that is too much.
+        Some(current) if room == 0 && of.used > current => current,
+        _ => of.used.saturating_add(room),
     }
 }
 

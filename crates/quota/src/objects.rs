@@ -272,6 +272,11 @@ impl ObjectAccounts {
         self.book.admission(SPACE, &counted.payers, 0, held_back)
     }
 
+    /// Returns true if the use of a payer, this write included, is above its limit by more than `slack` bytes.
+    pub fn exceeds(&self, counted: &Counted, slack: u64) -> bool {
+        self.book.exceeds(SPACE, &counted.payers, slack)
+    }
+
     /// Waits until there is space for a write that is not charged, or certainly none.
     ///
     /// # Errors

@@ -323,9 +323,8 @@ impl Data {
         let has_room = !self.requests.quotas.is_near(charge.owners);
         let wants_cache = is_worth_it && how.may_cache && !sync && has_room;
         let mut notes = Notes::default();
-        let alone = how.lock == IoLock::Lease;
-        let cached =
-            if wants_cache { self.write_back.cache_write(&open.file, layout, place, alone) } else { 0 };
+        let hold = || self.write_back.cache_write(&open.file, layout, place, how.lock == IoLock::Lease);
+        let cached = if wants_cache { hold() } else { 0 };
         let (outcome, touched) = match &data[cached..] {
             [] => (Ok(cached), &[][..]),
             rest => {
