@@ -117,11 +117,10 @@ impl Uncommitted<'_> {
     /// Counts the changes, which are committed.
     pub fn commit(self) {
         for Change { fid, old, new } in &self.changes {
-            if self.counting.as_ref().is_some_and(|counting| !counting.has_passed(fid)) {
-                continue;
-            }
-            self.quotas.count(old.as_ref(), -1);
-            self.quotas.count(new.as_ref(), 1);
+            let is_passed = self.counting.as_ref().is_none_or(|counting| counting.has_passed(fid));
+            let how = if is_passed { Book::add } else { Book::assume };
+            self.quotas.change(how, old.as_ref(), -1);
+            self.quotas.change(how, new.as_ref(), 1);
         }
     }
 }
@@ -159,11 +158,11 @@ impl Quotas {
         &self.book
     }
 
-    fn count(&self, cost: Option<&Cost>, sign: i64) {
+    fn change(&self, how: fn(&Book, QuotaResource, Owners, i64), cost: Option<&Cost>, sign: i64) {
         let Some(Cost { owners, bytes }) = cost else { return };
-        self.book.add(QuotaResource::Inodes, *owners, sign);
+        how(&self.book, QuotaResource::Inodes, *owners, sign);
         if *bytes > 0 {
-            self.book.add(QuotaResource::Space, *owners, sign * i64::try_from(*bytes).unwrap_or(i64::MAX));
+            how(&self.book, QuotaResource::Space, *owners, sign * i64::try_from(*bytes).unwrap_or(i64::MAX));
         }
     }
 
@@ -199,8 +198,7 @@ impl Quotas {
     /// # Errors
     /// `EDQUOT`; `EINTR`; those of the store.
     pub fn admit(&self, caller: &Caller<'_>, tx: &Tx, records: &Records) -> StatusResult<()> {
-        let is_exempt = caller.cred().uid == 0 || caller.export.is_server;
-        if is_exempt || !self.book.has_limits() {
+        if self.is_unlimited(caller) {
             return Ok(());
         }
         for (fid, new) in tx.cached() {
@@ -213,6 +211,19 @@ impl Quotas {
             self.admit_one(QuotaResource::Inodes, owners, 1)?;
         }
         Ok(())
+    }
+
+    /// Admits a new inode of these owners, which may be on another MDT: the slice here shows whether there is more.
+    ///
+    /// # Errors
+    /// `EDQUOT`; `EINTR`.
+    pub fn admit_new(&self, caller: &Caller<'_>, owners: Owners) -> StatusResult<()> {
+        if self.is_unlimited(caller) { Ok(()) } else { self.admit_one(QuotaResource::Inodes, owners, 1) }
+    }
+
+    /// Whether no limit applies to a caller: root.
+    fn is_unlimited(&self, caller: &Caller<'_>) -> bool {
+        !self.book.has_limits() || caller.cred().uid == 0 || caller.export.is_server
     }
 
     /// Admits more use of a resource by owners.
@@ -273,7 +284,7 @@ impl Quotas {
             };
             // `nacre check` reports damaged records.
             if let Ok(record) = InodeRecord::decode(fid, value) {
-                self.count(Some(&Cost::of(&record)), 1);
+                self.change(Book::count, Some(&Cost::of(&record)), 1);
             }
             (seen, last) = (seen + 1, Some(fid));
             if seen < COUNT_STEP { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -295,7 +306,7 @@ impl Quotas {
     pub fn save(&self) -> StatusResult<()> {
         let mut saved = self.saved.lock();
         let mut changed = self.book.saved();
-        changed.retain(|now| saved.get(&(now.resource, now.id)) != Some(now));
+        changed.retain(|now| now.is_news(saved.get(&(now.resource, now.id))));
         if changed.is_empty() {
             return Ok(());
         }

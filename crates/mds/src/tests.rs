@@ -22,6 +22,7 @@ mod namespace;
 mod permissions;
 mod pools;
 mod projects;
+mod quota;
 mod recovery;
 mod relayout;
 mod renames;
@@ -38,7 +39,8 @@ use nacre_store::object::block::is_block_store;
 use nacre_store::object::{BlockStore, BlockStoreOptions, ObjectError, ObjectStore};
 use nacre_store::{MetaStore, MetaStoreOptions};
 use nacre_types::{
-    Attr, Caps, ClientUuid, Cred, Fid, FileKind, FullCred, Nid, OpenHandle, Status, StatusResult, TargetId,
+    Attr, Caps, ClientUuid, Cred, Fid, FileKind, FullCred, Nid, OpenHandle, Owners, Status, StatusResult,
+    TargetId,
 };
 use nacre_wire::mds::{LeaseGrant, LockRange, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
 use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest, Statfs};
@@ -58,6 +60,8 @@ pub(crate) struct FakeOst {
     pub destroyed: Mutex<BTreeSet<Fid>>,
     /// Served requests, in order.
     pub served: Mutex<Vec<OssRequest>>,
+    /// Objects with the owners that were set.
+    pub owned: Mutex<Vec<(Fid, Owners)>>,
     /// Attributes of objects, with the versions of their data.
     pub data: Mutex<HashMap<Fid, (ObjectAttr, u64)>>,
     pub calls: AtomicU64,
@@ -107,6 +111,12 @@ impl OssEndpoint for FakeOst {
                 Ok(OssReply::Done)
             }
             OssRequest::Evict { .. } => Ok(OssReply::Done),
+            OssRequest::SetOwners { objects } => {
+                self.owned.lock().extend(objects);
+                Ok(OssReply::Done)
+            }
+            // It counts nothing.
+            OssRequest::QuotaRound { .. } => Err(Status::EOPNOTSUPP),
             OssRequest::DataVersion { object } => {
                 let (attr, version) = self.data.lock().get(object).copied().unwrap_or_default();
                 Ok(OssReply::Version { attr, version })

@@ -16,6 +16,8 @@ const ANSWERED_AFTER: u64 = 50;
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// Silence of the master after which a target admits what exceeds a slice: an MDT that is down must not stop jobs.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Value of a floor that does not matter any more.
+const COUNTED: i64 = i64::MIN;
 /// Interval at which a waiting request checks for an interrupt.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -24,7 +26,8 @@ const POLL: Duration = Duration::from_millis(100);
 pub struct Account {
     id: QuotaId,
     used: AtomicI64,
-    /// Least use that is assumed until everything is counted: that of the last run.
+    /// Least use that is assumed until everything is counted: that of the last run with all changes since; [`COUNTED`]
+    /// afterwards.
     floor: AtomicI64,
     /// Use up to which more is admitted, if `has_slice`.
     limit: AtomicU64,
@@ -43,11 +46,11 @@ pub struct Account {
 }
 
 impl Account {
-    fn new(id: QuotaId) -> Account {
+    fn new(id: QuotaId, is_complete: bool) -> Account {
         Account {
             id,
             used: AtomicI64::new(0),
-            floor: AtomicI64::new(0),
+            floor: AtomicI64::new(if is_complete { COUNTED } else { 0 }),
             limit: AtomicU64::new(u64::MAX),
             has_slice: AtomicBool::new(false),
             wants: AtomicBool::new(false),
@@ -69,12 +72,25 @@ impl Account {
         if change == 0 {
             return;
         }
+        self.assume(change);
+        self.count(change);
+        if change < 0 {
+            self.forget_refusal();
+        }
+    }
+
+    /// Changes the use that is assumed until everything is counted.
+    fn assume(&self, change: i64) {
+        if self.floor.load(Ordering::Relaxed) != COUNTED {
+            self.floor.fetch_add(change, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts what was there before.
+    fn count(&self, change: i64) {
         self.used.fetch_add(change, Ordering::Relaxed);
         if !self.is_changed.load(Ordering::Relaxed) {
             self.is_changed.store(true, Ordering::Relaxed);
-        }
-        if change < 0 {
-            self.forget_refusal();
         }
     }
 
@@ -118,6 +134,11 @@ impl Payers {
         self.0.iter().for_each(|account| account.add(change));
     }
 
+    /// Counts use that was there before the start.
+    pub fn count(&self, use_before: i64) {
+        self.0.iter().for_each(|account| account.count(use_before));
+    }
+
     /// Returns the ids.
     pub fn owners(&self) -> Owners {
         let [user, group, project] = &*self.0;
@@ -136,7 +157,7 @@ pub enum Admission {
     Over(QuotaId),
 }
 
-/// An account as stored for the next run.
+/// An account as stored for the next run; one that was never stored has neither a use nor a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Saved {
     /// The id.
@@ -147,6 +168,13 @@ pub struct Saved {
     pub used: u64,
     /// Slice; `u64::MAX` for one without a limit.
     pub limit: Option<u64>,
+}
+
+impl Saved {
+    /// Returns true if it has to be stored; `before` is what was stored last.
+    pub fn is_news(&self, before: Option<&Saved>) -> bool {
+        before.map_or(self.used > 0 || self.limit.is_some(), |before| before != self)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -164,6 +192,8 @@ type Accounts = HashMap<QuotaId, Arc<Account>>;
 pub struct Book {
     run: u64,
     accounts: [RwLock<Accounts>; 2],
+    /// Payers of the last change, by resource.
+    recent: [Mutex<Option<Payers>>; 2],
     defaults: [[AtomicU64; 3]; 2],
     rounds: Mutex<Rounds>,
     turned: Condvar,
@@ -181,6 +211,7 @@ impl Book {
         Book {
             run,
             accounts: Default::default(),
+            recent: Default::default(),
             defaults: [(); 2].map(|()| [(); 3].map(|()| AtomicU64::new(u64::MAX))),
             rounds: Mutex::default(),
             turned: Condvar::default(),
@@ -197,7 +228,12 @@ impl Book {
         if let Some(account) = self.table(resource).read().get(&id) {
             return account.clone();
         }
-        self.table(resource).write().entry(id).or_insert_with(|| Arc::new(Account::new(id))).clone()
+        let is_complete = self.is_complete();
+        self.table(resource)
+            .write()
+            .entry(id)
+            .or_insert_with(|| Arc::new(Account::new(id, is_complete)))
+            .clone()
     }
 
     /// Returns the accounts of a resource that pay for a file.
@@ -207,13 +243,24 @@ impl Book {
 
     /// Adds to the use of a resource by the owners of a file.
     pub fn add(&self, resource: QuotaResource, owners: Owners, change: i64) {
-        for id in owners.ids() {
-            if let Some(account) = self.table(resource).read().get(&id) {
-                account.add(change);
-                continue;
-            }
-            self.account(resource, id).add(change);
+        // Mostly files of one owner after the other change; their accounts are found without three look-ups.
+        let Some(mut recent) = self.recent[resource as usize].try_lock() else {
+            return self.payers(resource, owners).add(change);
+        };
+        if let Some(payers) = recent.as_ref().filter(|payers| payers.owners() == owners) {
+            return payers.add(change);
         }
+        recent.insert(self.payers(resource, owners)).add(change);
+    }
+
+    /// Counts use that was there before the start.
+    pub fn count(&self, resource: QuotaResource, owners: Owners, use_before: i64) {
+        self.payers(resource, owners).count(use_before);
+    }
+
+    /// Records a change of use that the count of what was there before will include.
+    pub fn assume(&self, resource: QuotaResource, owners: Owners, change: i64) {
+        self.payers(resource, owners).0.iter().for_each(|account| account.assume(change));
     }
 
     /// Returns the use of a resource by an id, and its slice if it has a limit.
@@ -399,7 +446,7 @@ impl Book {
         for account in
             self.accounts.iter().flat_map(|table| table.read().values().cloned().collect::<Vec<_>>())
         {
-            account.floor.store(0, Ordering::Relaxed);
+            account.floor.store(COUNTED, Ordering::Relaxed);
             account.is_changed.store(true, Ordering::Relaxed);
         }
     }
@@ -409,17 +456,14 @@ impl Book {
         self.uncounted.load(Ordering::Acquire) == 0
     }
 
-    /// Returns all accounts with a use or a slice, for [`Book::restore`] in the next run.
+    /// Returns all accounts, for [`Book::restore`] in the next run.
     pub fn saved(&self) -> Vec<Saved> {
         let mut saved = Vec::new();
         for resource in QuotaResource::ALL {
             for account in self.table(resource).read().values() {
                 let has_slice = account.has_slice.load(Ordering::Relaxed);
                 let limit = has_slice.then(|| account.limit.load(Ordering::Relaxed));
-                let used = account.used();
-                if used > 0 || has_slice {
-                    saved.push(Saved { id: account.id, resource, used, limit });
-                }
+                saved.push(Saved { id: account.id, resource, used: account.used(), limit });
             }
         }
         saved
@@ -442,7 +486,7 @@ impl Book {
         self.restore(saved);
         for Saved { id, resource, used, .. } in saved {
             let account = self.account(*resource, *id);
-            account.floor.store(0, Ordering::Relaxed);
+            account.floor.store(COUNTED, Ordering::Relaxed);
             account.used.store(i64::try_from(*used).unwrap_or(i64::MAX), Ordering::Relaxed);
             account.is_changed.store(true, Ordering::Relaxed);
         }
@@ -512,8 +556,10 @@ mod tests {
         let book = Book::new(2, 1);
         book.restore(&[Saved { id: USER, resource: SPACE, used: 90, limit: Some(100) }]);
         let payers = book.payers(SPACE, MINE);
-        payers.add(20);
+        payers.add(5);
+        assert_eq!(book.used(SPACE, USER), (95, Some(100)), "with what has changed since");
         assert_eq!(book.admission(SPACE, &payers, 20, 0), Admission::Over(USER));
+        payers.count(15);
         book.complete_part();
         assert_eq!(book.used(SPACE, USER), (20, Some(100)));
         assert_eq!(book.admission(SPACE, &payers, 20, 0), Admission::Free);

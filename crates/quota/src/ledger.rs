@@ -487,7 +487,8 @@ fn is_settled(uses: &[(Target, Use)], constraints: &[Constraint<'_>], default: O
     let has_its_slice = |(target, of): &(Target, Use)| {
         let is_limited = constraints.iter().any(|constraint| constraint.concerns(*target));
         let slice = of.next.or(of.slice);
-        !of.wants && slice.is_some_and(|slice| (slice != u64::MAX) == is_limited)
+        // One that has used up its slice may have been refused more before there was more.
+        !of.wants && slice.is_some_and(|slice| (slice != u64::MAX) == is_limited && of.used < slice)
     };
     uses.iter().all(has_its_slice) && constraints.iter().all(fits)
 }

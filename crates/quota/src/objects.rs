@@ -198,7 +198,7 @@ impl ObjectAccounts {
             let is_passed = self.is_passed(shard, object);
             let payers = self.book.payers(SPACE, record.owners);
             if known.is_none() || !is_passed {
-                payers.add(signed(record.counted));
+                payers.count(signed(record.counted));
             }
             let entry = Entry {
                 payers,
@@ -407,7 +407,7 @@ impl ObjectAccounts {
                     counted = self.objects.used_bytes(*object)?;
                     self.objects.put(*object, &ObjectRecord { counted, is_active: false, ..*record })?;
                 }
-                self.book.add(SPACE, record.owners, signed(counted));
+                self.book.count(SPACE, record.owners, signed(counted));
             }
             *self.cursor.lock() = *object;
         }
@@ -457,7 +457,7 @@ impl ObjectAccounts {
     fn save(&self) -> StatusResult<()> {
         let mut saved = self.saved.lock();
         let mut changed = self.book.saved();
-        changed.retain(|now| saved.get(&(now.resource, now.id)) != Some(now));
+        changed.retain(|now| now.is_news(saved.get(&(now.resource, now.id))));
         if changed.is_empty() {
             return Ok(());
         }

@@ -178,6 +178,10 @@ on_every_shape! {
         if wait::within(LIMIT, is_there).is_none() {
             panic!("{expected} KiB: {:?} {:?}", quota_of(cluster, "-u", USER), quota_of(cluster, "-g", OTHER));
         }
+        // A file that moves to other objects stays with its owners.
+        let moved = directory.join("file3");
+        cluster.lfs(&["migrate", "-c", "2", text(&moved)]).success();
+        wait::until(LIMIT, "the moved file counts once", || is_there());
         fs::remove_dir_all(&directory).expect("removed");
         wait::until(LIMIT, "nothing is used", || {
             let user = quota_of(cluster, "-u", USER);

@@ -12,7 +12,7 @@ use crate::shards::{is_striped, shards_of};
 use crate::suspend::Caller;
 use crate::transactions::Gathered;
 use nacre_ondisk::{DirentRecord, InodeRecord};
-use nacre_types::{Fid, Status, StatusResult, Timestamp};
+use nacre_types::{Fid, Owners, Status, StatusResult, Timestamp};
 use nacre_wire::mds::MdsAnswer;
 use std::sync::Arc;
 
@@ -272,6 +272,9 @@ impl Performer {
                 self.commits.finish(caller, tx, plan.reply)
             }
             Held::Several(gathered) => {
+                for new in &plan.inodes {
+                    self.leaves.quotas.admit_new(caller, Owners::from(&new.record.attr))?;
+                }
                 let mut updates = plan.updates();
                 updates.extend(change.and_then(|change| changelog.update(Some(caller), &change)));
                 self.coordinator.execute(caller, gathered, updates, now, plan.reply)

@@ -127,6 +127,21 @@ fn space_that_is_freed_at_one_target_is_available_at_another() {
 }
 
 #[test]
+fn a_raised_limit_helps_a_target_that_was_refused_more_and_does_not_ask_again() {
+    let mut world = World::new(&[ost(0), ost(1)], &[]);
+    world.ledger.set(key("", Some(7)), Some(hard(SPACE, 10 * MIB)));
+    for _ in 0..10 {
+        world.rounds(1);
+        world.write(0, SPACE, MIB, 10);
+    }
+    world.rounds(3);
+    world.ledger.set(key("", Some(7)), Some(hard(SPACE, 90 * MIB)));
+    world.ledger.divide(world.now_s);
+    world.rounds(2);
+    assert_eq!(world.write(0, SPACE, MIB, 4), 4 * MIB);
+}
+
+#[test]
 fn a_limit_for_a_pool_concerns_its_osts_only() {
     let mut world = World::new(&[ost(0), ost(1), ost(2)], &[("flash", &[0, 1])]);
     world.ledger.set(key("flash", Some(7)), Some(hard(SPACE, 8 * MIB)));
