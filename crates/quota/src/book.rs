@@ -83,6 +83,7 @@ impl Account {
     fn assume(&self, change: i64) {
         if self.floor.load(Ordering::Relaxed) != COUNTED {
             self.floor.fetch_add(change, Ordering::Relaxed);
+            self.is_changed.store(true, Ordering::Relaxed);
         }
     }
 
