@@ -270,9 +270,10 @@ impl Layouts {
         }
         let space = self.layout_space(fid);
         let reserved = space.reserve();
+        let owners = file.lock().owners;
         let answer = self
             .requests
-            .call_system(fid, &MdsRequest::LayoutAccess { fid, range, lock: reserved })
+            .call_system(fid, &MdsRequest::LayoutAccess { fid, range, lock: reserved, owners })
             .inspect_err(|_| space.forget(reserved))?;
         let MdsReply::LockedLayout { layout, lock } = answer.reply else {
             space.forget(reserved);

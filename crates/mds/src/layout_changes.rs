@@ -18,7 +18,7 @@ use nacre_layout::{Layout, LayoutRequest, PoolName, user};
 use nacre_lock::LockHandle;
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::FILE_SIZE_MAX;
-use nacre_types::{AttrFlags, Fid, SizeSource, Status, StatusResult};
+use nacre_types::{AttrFlags, Fid, Owners, SizeSource, Status, StatusResult};
 use nacre_wire::mds::{HEAD_DATA_MAX, MdsAnswer, MdsReply};
 use std::ops::Range;
 use std::sync::Arc;
@@ -56,17 +56,19 @@ impl LayoutChanges {
         range: Range<u64>,
     ) -> StatusResult<MdsAnswer> {
         let locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
-        self.layout_intent_locked(caller, fid, range, locked, &|layout| MdsReply::Layout(layout))
+        // A client that is alone knows the owners.
+        self.layout_intent_locked(caller, fid, range, locked, &|_| true, &|layout| MdsReply::Layout(layout))
     }
 
     /// Returns the layout (with a range: a layout that has objects there), and a lock on it if one was
-    /// requested.
+    /// requested. `owners`: those that the client takes the file to have, and charges new objects to.
     pub fn layout_access(
         &self,
         caller: &Caller<'_>,
         fid: &Fid,
         range: Option<(u64, u64)>,
         lock: LockHandle,
+        owners: Owners,
     ) -> StatusResult<MdsAnswer> {
         let locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
         // While the file is frozen, a request gets no lock, and the client sends it again.
@@ -81,7 +83,8 @@ impl LayoutChanges {
         // Before the change: the answer is stored with the change, and the client's own locks stay.
         let lock = self.core.client_locks.grant_layout(caller, lock, fid)?;
         let reply = |layout| MdsReply::LockedLayout { layout, lock };
-        self.layout_intent_locked(caller, fid, start..end, locked, &reply)
+        let is_known = |stored: &Owners| *stored == owners;
+        self.layout_intent_locked(caller, fid, start..end, locked, &is_known, &reply)
     }
 
     fn layout_intent_locked(
@@ -90,6 +93,7 @@ impl LayoutChanges {
         fid: &Fid,
         Range { start, end }: Range<u64>,
         _locked: Locked<'_>,
+        knows: &dyn Fn(&Owners) -> bool,
         reply: &dyn Fn(Option<Arc<Layout>>) -> MdsReply,
     ) -> StatusResult<MdsAnswer> {
         if start > end {
@@ -115,6 +119,13 @@ impl LayoutChanges {
         }
         self.instantiate(&record, layout, end, Some(caller.export), |mut changed, layout, mut tx| {
             changed.attr.size_source = SizeSource::Objects;
+            let owners = Owners::from(&changed.attr);
+            let maps_ids = caller.standing.is_some_and(|standing| standing.maps_ids());
+            if maps_ids || !knows(&owners) {
+                // Another client has changed them, or the client has other ids: the OST gets the right ones.
+                let objects = layout.objects().filter(|object| !object.is_on_mdt());
+                objects.for_each(|object| tx.log_owners(object.ost_index, object.object, owners));
+            }
             tx.put_inode(changed);
             self.core.commits.finish(caller, tx, reply(Some(Arc::new(layout))))
         })

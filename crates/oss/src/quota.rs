@@ -12,7 +12,7 @@ use nacre_rpc::Export;
 use nacre_store::object::{OWNERS, ObjectAttr, ObjectError, ObjectStore, Seek, USES};
 use nacre_store::{Batch, MetaError, MetaStore};
 use nacre_types::limits::TARGET_INDEX_MAX;
-use nacre_types::{Fid, Owners, QuotaResource, Status, StatusResult, TargetId};
+use nacre_types::{Fid, IdKind, Owners, QuotaResource, Status, StatusResult, TargetId};
 use nacre_wire::oss::Charge;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -133,6 +133,16 @@ fn saved(index: &MetaStore) -> Result<Vec<Saved>, MetaError> {
         ControlFlow::Continue(())
     })?;
     Ok(saved)
+}
+
+/// Returns the payer of a client's request with the ids of the file system; root for ids that the client may not have.
+pub(crate) fn charge_in_fs(export: &Export, charge: &Charge) -> Charge {
+    let Some(standing) = export.standing().filter(|standing| standing.maps_ids()) else { return *charge };
+    let Owners { uid, gid, projid } = charge.owners;
+    let id = |kind, id| standing.to_fs(kind, id).unwrap_or(0);
+    let owners =
+        Owners { uid: id(IdKind::Uid, uid), gid: id(IdKind::Gid, gid), projid: id(IdKind::Projid, projid) };
+    Charge { owners, ..*charge }
 }
 
 /// Whether no limit applies to a write. Root of a client with restrictions is not root of the file system.

@@ -4,7 +4,7 @@ use crate::arguments::{check_bulk, check_count, check_object, check_objects, che
 use crate::capabilities::Capabilities;
 use crate::clients::LockClients;
 use crate::locks::Target;
-use crate::quota::{Charged, Quota};
+use crate::quota::{Charged, Quota, charge_in_fs};
 use crate::room::Room;
 use crate::seldom::Seldom;
 use crate::stats::{BrwStats, Counters, JOB_EVENTS, Operation, PeerStats, Transfer, job_rows};
@@ -297,6 +297,7 @@ impl ObjectServer {
         match request {
             OssRequest::Write { object, offset, sync, granted, lock, written, charge, .. } => {
                 let (sync, granted, lock) = (*sync, *granted, *lock);
+                let charge = &charge_in_fs(export, charge);
                 let how = WriteHow { sync, granted, lock, written: *written, charge };
                 self.write(export, *object, *offset, &how, bulk)
             }
@@ -311,10 +312,12 @@ impl ObjectServer {
                 check_range(*size, 0)?;
                 self.check_there(*object, *written)?;
                 let _change = self.lock_change(export, *lock, *object, Extent::new(*size, Extent::EOF))?;
-                self.changed(*object, charge.owners, self.target.store.truncate(*object, *size), 0)
+                let owners = charge_in_fs(export, charge).owners;
+                self.changed(*object, owners, self.target.store.truncate(*object, *size), 0)
             }
             OssRequest::Fallocate { object, kind, offset, len, lock, written, charge } => {
                 let (object, written, offset, len) = (*object, *written, *offset, *len);
+                let charge = &charge_in_fs(export, charge);
                 let charged = Charged { object, charge, written, offset, len, granted: false };
                 self.fallocate(export, *lock, *kind, &charged)
             }

@@ -10,7 +10,7 @@ pub use crate::statfs::Statfs;
 use bitflags::bitflags;
 use nacre_layout::{Layout, LayoutRequest};
 use nacre_lock::{LockHandle, Outcome};
-use nacre_types::{Attr, Fid, OpenHandle, Rights, SetAttr, Status, Timestamp, TransNo};
+use nacre_types::{Attr, Fid, OpenHandle, Owners, Rights, SetAttr, Status, Timestamp, TransNo};
 use std::sync::Arc;
 
 pub use crate::capabilities::{CAPABILITIES_MAX, FileCapabilities};
@@ -458,6 +458,8 @@ pub enum MdsRequest<'a> {
         range: Option<(u64, u64)>,
         /// Handle of the lock.
         lock: LockHandle,
+        /// Owners of the file as far as the client knows: those of new objects, unless the MDT corrects them.
+        owners: Owners,
     },
     /// Exchanges the objects of two files with the same owner, durably; needs write permission on both.
     /// Reply: `Done`. `EAGAIN` for an unexpected data version, `EBUSY` if the lease has ended.

@@ -117,7 +117,7 @@ wire_enum!(MdsRequest<'a> {
     31 = Intent { fid, name, handle },
     32 = LookupMany { parent, names, locks },
     33 = Scan { fid, cookie, max_bytes, layouts },
-    34 = LayoutAccess { fid, range, lock },
+    34 = LayoutAccess { fid, range, lock, owners },
     35 = SwapLayouts { first, second, versions, keep_times, lease },
     36 = OpenLease { fid, handle, kind },
     37 = FilesOn { ost_index, after, count_max },

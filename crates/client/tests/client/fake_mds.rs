@@ -580,7 +580,7 @@ impl FakeMds {
             MdsRequest::LayoutIntent { fid, end, .. } => {
                 self.instantiate(state, *fid, *end).map(MdsReply::Layout)
             }
-            MdsRequest::LayoutAccess { fid, range, lock } => {
+            MdsRequest::LayoutAccess { fid, range, lock, .. } => {
                 self.layouts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 if let Some((_, end)) = range {
                     drop(guard);

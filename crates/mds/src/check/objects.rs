@@ -3,12 +3,12 @@
 use crate::config::MdsConfig;
 use crate::error::MdsError;
 use crate::records::store_path;
-use crate::tables::{DESTROYS, INODES, OST_MARKS, PREPARED, TRANSACTIONS, split_destroy_key};
+use crate::tables::{DESTROYS, INODES, OST_MARKS, OWNER_CHANGES, PREPARED, TRANSACTIONS, split_destroy_key};
 use crate::transactions::state::{decode_prepared, decode_record};
 use nacre_layout::{StripeObject, user};
 use nacre_ondisk::{InodeRecord, OstMarkRecord};
 use nacre_store::MetaStore;
-use nacre_types::{AttrFlags, Fid, FileKind};
+use nacre_types::{AttrFlags, Fid, FileKind, Owners};
 use nacre_wire::peer::{Transaction, Update};
 use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
@@ -22,6 +22,10 @@ pub type ObjectName = (u16, Fid);
 pub struct ObjectReferences {
     /// File of each object that a layout names, including files without names.
     pub used: HashMap<ObjectName, Fid>,
+    /// Owners of each file with objects.
+    pub owners: HashMap<Fid, Owners>,
+    /// Objects whose OSTs may not know their owners yet.
+    pub owned_later: HashSet<ObjectName>,
     /// Objects to which data was written according to the layout: OSTs must have them.
     pub written: HashSet<ObjectName>,
     /// Objects that a second file names too, with that file.
@@ -73,6 +77,10 @@ pub fn object_references(dir: &Path, config: &MdsConfig) -> Result<ObjectReferen
         found.destroying.extend(split_destroy_key(key));
         ControlFlow::Continue(())
     })?;
+    store.scan(OWNER_CHANGES, &[], Bound::Unbounded, &mut |key, _| {
+        found.owned_later.extend(split_destroy_key(key));
+        ControlFlow::Continue(())
+    })?;
     store.scan(OST_MARKS, &[], Bound::Unbounded, &mut |key, value| {
         let index = <[u8; 2]>::try_from(key).map(u16::from_be_bytes);
         if let (Ok(index), Ok(mark)) = (index, OstMarkRecord::decode(value)) {
@@ -92,6 +100,8 @@ impl ObjectReferences {
                 self.shared.push((name, first));
             }
         }
+        self.owners.extend(other.owners);
+        self.owned_later.extend(other.owned_later);
         self.written.extend(other.written);
         self.shared.extend(other.shared);
         self.destroying.extend(other.destroying);
@@ -107,7 +117,11 @@ impl ObjectReferences {
 
     /// Adds the objects of an inode; `None` if the record cannot be decoded.
     fn take_inode(&mut self, fid: Fid, value: &[u8]) -> Option<()> {
-        for stripe in objects_of(fid, value)? {
+        let stripes = objects_of(fid, value)?;
+        if !stripes.is_empty() {
+            self.owners.insert(fid, Owners::from(&InodeRecord::decode(fid, value).ok()?.attr));
+        }
+        for stripe in stripes {
             let name = name_of(&stripe);
             if let Some(first) = self.used.insert(name, fid) {
                 self.shared.push((name, first));

@@ -54,7 +54,7 @@ fn a_capability_gives_what_the_opens_of_its_client_do_for_as_long_as_they_last()
     let with_layout = [
         MdsRequest::GetLayout { fid },
         MdsRequest::LayoutIntent { fid, start: 0, end: 1 },
-        MdsRequest::LayoutAccess { fid, range: None, lock: LockHandle(0) },
+        MdsRequest::LayoutAccess { fid, range: None, lock: LockHandle(0), owners: Owners::default() },
         renewal(fid),
     ];
     let all_give = |expected: Rights| {

@@ -15,7 +15,12 @@ fn access(
     range: Option<(u64, u64)>,
     name: u64,
 ) -> (Option<Arc<Layout>>, LockHandle) {
-    match client.run(&MdsRequest::LayoutAccess { fid, range, lock: LockHandle(name) }) {
+    match client.run(&MdsRequest::LayoutAccess {
+        fid,
+        range,
+        lock: LockHandle(name),
+        owners: Owners::default(),
+    }) {
         Ok(MdsReply::LockedLayout { layout, lock }) => (layout, lock),
         other => panic!("{other:?}"),
     }

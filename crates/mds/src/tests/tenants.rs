@@ -310,8 +310,16 @@ fn a_key_that_may_read_only_changes_nothing() {
         let cred = user(1000, 100, &[]);
         let read = f.open_as(&cred, file, OpenFlags::READ).expect("it may read");
         f.list_as(&cred, dir).expect("it may read");
-        f.run_as(&cred, &MdsRequest::LayoutAccess { fid: file, range: None, lock: LockHandle(0) })
-            .expect("read");
+        f.run_as(
+            &cred,
+            &MdsRequest::LayoutAccess {
+                fid: file,
+                range: None,
+                lock: LockHandle(0),
+                owners: Owners::default(),
+            },
+        )
+        .expect("read");
         let before = f.stat(file).expect("there");
         let update = DataUpdate { size_blocks: Some((5, 8)), atime: Some(now()), ..DataUpdate::default() };
         let set = SetAttr { mode: 0o600, valid: SetAttrValid::MODE, ..SetAttr::default() };
@@ -336,7 +344,12 @@ fn a_key_that_may_read_only_changes_nothing() {
                 lock: LockHandle(0),
             },
             MdsRequest::LayoutIntent { fid: file, start: 0, end: 1 },
-            MdsRequest::LayoutAccess { fid: file, range: Some((0, 1)), lock: LockHandle(0) },
+            MdsRequest::LayoutAccess {
+                fid: file,
+                range: Some((0, 1)),
+                lock: LockHandle(0),
+                owners: Owners::default(),
+            },
             MdsRequest::SetLayout { fid: dir, requested: Default::default() },
             MdsRequest::SetXattr { fid: file, name: b"user.a", value, flags },
             MdsRequest::RemoveXattr { fid: file, name: b"user.a" },
@@ -530,7 +543,7 @@ fn questions(f: &Fixture, fid: Fid) -> Vec<MdsRequest<'static>> {
         MdsRequest::Lookup { parent: fid, name: b".." },
         MdsRequest::Open { fid, handle, flags: OpenFlags::READ, lock },
         MdsRequest::Open { fid, handle, flags: OpenFlags::READ | OpenFlags::REPLAY, lock },
-        MdsRequest::LayoutAccess { fid, range: None, lock },
+        MdsRequest::LayoutAccess { fid, range: None, lock, owners: Owners::default() },
         MdsRequest::GetLayout { fid },
         MdsRequest::GetDefaultLayout { fid },
         MdsRequest::ReadDir { fid, cookie: 0, max_bytes: 4096, plus: true, locks },

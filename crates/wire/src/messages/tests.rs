@@ -207,8 +207,13 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::Intent { fid: fid(1), name: None, handle: LockHandle(9) },
         MdsRequest::LookupMany { parent: Fid::ROOT, names: b"a\0b\0", locks: lock_range() },
         scan_request(),
-        MdsRequest::LayoutAccess { fid: fid(1), range: None, lock: LockHandle(9) },
-        MdsRequest::LayoutAccess { fid: fid(1), range: Some((1, 1 << 20)), lock: LockHandle(10) },
+        MdsRequest::LayoutAccess { fid: fid(1), range: None, lock: LockHandle(9), owners: OWNERS },
+        MdsRequest::LayoutAccess {
+            fid: fid(1),
+            range: Some((1, 1 << 20)),
+            lock: LockHandle(10),
+            owners: OWNERS,
+        },
         MdsRequest::SwapLayouts {
             first: fid(1),
             second: fid(2),
@@ -548,6 +553,8 @@ fn cred() -> Cred {
 }
 
 /// A reply without and one with capabilities.
+const OWNERS: nacre_types::Owners = nacre_types::Owners { uid: 1, gid: 2, projid: 3 };
+
 fn mds_answers() -> [MdsAnswer; 2] {
     let answer = MdsAnswer { transno: TransNo(2), last_committed: TransNo(1), ..MdsReply::Done.into() };
     let capabilities = FileCapabilities {

@@ -12,6 +12,9 @@
 //! inode. They stay, as the MDTs finish it at their start. Nothing is destroyed if a record that may name
 //! objects cannot be read.
 //!
+//! The OST counts the space of an object for the owners in its own record. If they are not those of the file, or there is
+//! no record, repair writes one.
+//!
 //! A file that has moved to another MDT keeps its objects. So an object that no layout of this directory
 //! names may belong to a file on an MDT elsewhere: where there are such MDTs, orphans are not judged.
 
@@ -19,10 +22,12 @@ use super::TargetReport;
 use crate::failure::{Failure, Result};
 use crate::instance::Instance;
 use crate::node;
-use nacre_mds::check::{ObjectReferences, object_references};
-use nacre_store::object::ObjectStore;
+use nacre_mds::check::{ObjectName, ObjectReferences, object_references};
+use nacre_ondisk::OwnerRecord;
+use nacre_store::Batch;
 use nacre_store::object::block::is_block_store;
-use nacre_types::{Fid, TargetId, TargetKind};
+use nacre_store::object::{OWNERS, ObjectStore};
+use nacre_types::{Fid, Owners, TargetId, TargetKind};
 use nacre_wire::mgs::TargetConfig;
 use std::collections::HashSet;
 
@@ -61,7 +66,7 @@ pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) 
         let Some(report) = report_of(reports, target).filter(|report| !report.is_closed) else { continue };
         let failed = || Failure::because(format!("compare the objects of {target}"));
         let store = node::look_at_objects(instance, target).map_err(failed())?;
-        let Compared { unused, lost: of_target } =
+        let Compared { unused, lost: of_target, misowned } =
             match compare_ost(&*store, target, &known, all_mdts, report) {
                 Ok(compared) => compared,
                 Err(error) => {
@@ -71,9 +76,11 @@ pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) 
             };
         drop(store);
         lost.extend(of_target.into_iter().map(|(object, file)| Lost { target, object, file }));
-        if repair && !unused.is_empty() && !known.is_partial && !report.has_lost_records {
+        let may_repair = repair && !known.is_partial && !report.has_lost_records;
+        if may_repair && !(unused.is_empty() && misowned.is_empty()) {
             let store = node::open_objects(instance, target)?;
             report.repaired += destroy(&*store, &unused).map_err(failed())?;
+            report.repaired += set_owners(&*store, &misowned).map_err(failed())?;
             store.close().map_err(Failure::because(format!("close {target}")))?;
         }
     }
@@ -137,6 +144,8 @@ struct Compared {
     unused: Vec<Fid>,
     /// Objects that were written to and are missing, each with its file.
     lost: Vec<(Fid, Fid)>,
+    /// Objects that are counted for others than the owners of their files, with these.
+    misowned: Vec<(Fid, Owners)>,
 }
 
 /// Adds the problems of one target to its report, except lost objects.
@@ -153,6 +162,7 @@ fn compare_ost(
     };
     let mut unused: Vec<Fid> = Vec::new();
     let mut there: HashSet<Fid> = HashSet::new();
+    let mut misowned = Vec::new();
     store.for_each_object(&mut |object| {
         let name = (index, object);
         let mark = known.marks.get(&(index, object.mdt_index()));
@@ -163,6 +173,9 @@ fn compare_ost(
         }
         if known.written.contains(&name) {
             there.insert(object);
+        }
+        if target.kind == TargetKind::Ost {
+            misowned.extend(misowned_by(store, known, &name, report).map(|owners| (object, owners)));
         }
     })?;
     if target.kind == TargetKind::Ost && !all_mdts && !unused.is_empty() {
@@ -200,7 +213,49 @@ fn compare_ost(
         }
     }
     lost.sort_unstable();
-    Ok(Compared { unused, lost })
+    Ok(Compared { unused, lost, misowned })
+}
+
+/// Returns the owners of an object's file, if the OST counts it for others, and reports that.
+fn misowned_by(
+    store: &dyn ObjectStore,
+    known: &ObjectReferences,
+    name: &ObjectName,
+    report: &mut TargetReport,
+) -> Option<Owners> {
+    let (_, object) = name;
+    let file = known.used.get(name).filter(|_| !known.owned_later.contains(name))?;
+    let owners = *known.owners.get(file)?;
+    let found =
+        store.abilities().index?.get(OWNERS, &object.to_key(), |value| value.map(OwnerRecord::decode));
+    let text = match found {
+        Ok(Some(Ok(record))) if record.owners == owners => return None,
+        Ok(Some(Ok(record))) => {
+            let Owners { uid, gid, projid } = record.owners;
+            format!("{file}: its object {object} is counted for user {uid}, group {gid}, project {projid}")
+        }
+        Ok(Some(Err(error))) => format!("{file}: the owners of its object {object} are damaged: {error}"),
+        Ok(None) => format!("{file}: its object {object} is counted for nobody"),
+        // The check of the OST reports it.
+        Err(_) => return None,
+    };
+    report.add(text);
+    Some(owners)
+}
+
+/// Writes records of the owners of objects; returns their number.
+fn set_owners(store: &dyn ObjectStore, objects: &[(Fid, Owners)]) -> nacre_store::object::Result<u64> {
+    let Some(index) = store.abilities().index.filter(|_| !objects.is_empty()) else { return Ok(0) };
+    for (object, owners) in objects {
+        let counted = store.attr(*object)?.blocks * 512;
+        let record = OwnerRecord { owners: *owners, counted, is_active: false };
+        let mut batch = Batch::new();
+        batch.set_releasing(true);
+        batch.put(OWNERS, &object.to_key(), &record.encode());
+        index.commit(&batch)?;
+    }
+    index.sync(index.last_transno())?;
+    Ok(objects.len() as u64)
 }
 
 /// Destroys objects; returns their number.
