@@ -19,7 +19,7 @@ use nacre_lock::LockHandle;
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{AttrFlags, Fid, Owners, SizeSource, Status, StatusResult};
-use nacre_wire::mds::{HEAD_DATA_MAX, MdsAnswer, MdsReply};
+use nacre_wire::mds::{HEAD_DATA_MAX, MdsAnswer, MdsReply, MdsRequest};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,15 +61,11 @@ impl LayoutChanges {
     }
 
     /// Returns the layout (with a range: a layout that has objects there), and a lock on it if one was
-    /// requested. `owners`: those that the client takes the file to have, and charges new objects to.
-    pub fn layout_access(
-        &self,
-        caller: &Caller<'_>,
-        fid: &Fid,
-        range: Option<(u64, u64)>,
-        lock: LockHandle,
-        owners: Owners,
-    ) -> StatusResult<MdsAnswer> {
+    /// requested: [`MdsRequest::LayoutAccess`].
+    pub fn layout_access(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        let &MdsRequest::LayoutAccess { ref fid, range, lock, owners } = request else {
+            return Err(Status::EPROTO);
+        };
         let locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
         // While the file is frozen, a request gets no lock, and the client sends it again.
         let is_frozen = self.leaves.opens.frozen_by(fid).is_some();

@@ -284,9 +284,7 @@ impl Mds {
             }
             OpenLease { fid, handle, kind } => self.files.open_lease(caller, fid, *handle, *kind),
             LayoutIntent { fid, start, end } => self.relayout.layout_intent(caller, fid, *start..*end),
-            LayoutAccess { fid, range, lock, owners } => {
-                self.relayout.layout_access(caller, fid, *range, *lock, *owners)
-            }
+            LayoutAccess { .. } => self.relayout.layout_access(caller, request),
             SwapLayouts { first, second, versions, keep_times, lease } => self
                 .relayout
                 .swap_layouts(caller, &Swap::of([*first, *second], *versions, *keep_times, *lease)),

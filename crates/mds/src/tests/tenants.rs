@@ -69,6 +69,10 @@ fn size(size: u64, valid: SetAttrValid) -> SetAttr {
     SetAttr { size, valid: valid | SetAttrValid::SIZE, ..SetAttr::default() }
 }
 
+fn layout_access(fid: Fid, range: Option<(u64, u64)>) -> MdsRequest<'static> {
+    MdsRequest::LayoutAccess { fid, range, lock: LockHandle(0), owners: Owners::default() }
+}
+
 #[test]
 fn root_of_a_host_is_nobody_whatever_it_says() {
     let mut f = Fixture::new();
@@ -310,16 +314,7 @@ fn a_key_that_may_read_only_changes_nothing() {
         let cred = user(1000, 100, &[]);
         let read = f.open_as(&cred, file, OpenFlags::READ).expect("it may read");
         f.list_as(&cred, dir).expect("it may read");
-        f.run_as(
-            &cred,
-            &MdsRequest::LayoutAccess {
-                fid: file,
-                range: None,
-                lock: LockHandle(0),
-                owners: Owners::default(),
-            },
-        )
-        .expect("read");
+        f.run_as(&cred, &layout_access(file, None)).expect("read");
         let before = f.stat(file).expect("there");
         let update = DataUpdate { size_blocks: Some((5, 8)), atime: Some(now()), ..DataUpdate::default() };
         let set = SetAttr { mode: 0o600, valid: SetAttrValid::MODE, ..SetAttr::default() };
@@ -344,12 +339,7 @@ fn a_key_that_may_read_only_changes_nothing() {
                 lock: LockHandle(0),
             },
             MdsRequest::LayoutIntent { fid: file, start: 0, end: 1 },
-            MdsRequest::LayoutAccess {
-                fid: file,
-                range: Some((0, 1)),
-                lock: LockHandle(0),
-                owners: Owners::default(),
-            },
+            layout_access(file, Some((0, 1))),
             MdsRequest::SetLayout { fid: dir, requested: Default::default() },
             MdsRequest::SetXattr { fid: file, name: b"user.a", value, flags },
             MdsRequest::RemoveXattr { fid: file, name: b"user.a" },

@@ -30,9 +30,9 @@ pub struct QuotaTimes {
 }
 
 impl QuotaTimes {
-    /// The time for space: as in `IIF_BGRACE` and `QIF_BTIME`, either of which programs use.
+    /// The time for space: programs use the flag of information or that of a quota.
     pub const SPACE: u32 = 1 | QuotaNumbers::SPACE_TIME;
-    /// The time for inodes: as in `IIF_IGRACE` and `QIF_ITIME`.
+    /// The time for inodes, likewise.
     pub const INODES: u32 = 2 | QuotaNumbers::INODES_TIME;
 }
 

@@ -334,6 +334,43 @@ mod tests {
         known.written.extend([1, 3].map(|oid| (3, object(oid))));
         assert_eq!(lost(&known), [(object(3), file)]);
     }
+
+    #[test]
+    fn an_object_that_is_counted_for_others_than_its_files_owners_gets_the_right_ones() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let options = FileStoreOptions { reserve_bytes: Some(0), ..FileStoreOptions::create() };
+        let store = FileStore::open(scratch.path(), options).expect("opens");
+        let object = |oid| Fid::ost_object(3, oid);
+        store.reserve(object(1).seq, 8).expect("reserved");
+        let file = Fid::new(0x2_0000_0401, 1, 0);
+        let mut known = ObjectReferences::default();
+        known.marks.insert((3, 0), (object(1).seq, 5));
+        let (mine, theirs) = (Owners { uid: 7, gid: 8, projid: 9 }, Owners { uid: 1, ..Owners::default() });
+        known.owners.insert(file, mine);
+        for oid in 1..=4 {
+            store.write(object(oid), 0, &[7; 5000]).expect("written");
+            known.used.insert((3, object(oid)), file);
+        }
+        set_owners(&store, &[(object(1), mine), (object(2), theirs), (object(4), theirs)]).expect("set");
+        // The OST learns it later.
+        known.owned_later.insert((3, object(4)));
+        let look = || {
+            let mut report = TargetReport::default();
+            let found = compare_ost(&store, TargetId::ost(3), &known, true, &mut report).expect("readable");
+            (found.misowned, report.problems)
+        };
+        let (misowned, problems) = look();
+        assert_eq!(misowned, [(object(2), mine), (object(3), mine)], "{problems:?}");
+        assert!(problems[0].contains("counted for user 1, group 0, project 0"), "{problems:?}");
+        assert!(problems[1].contains("counted for nobody"), "{problems:?}");
+        assert_eq!(set_owners(&store, &misowned).expect("set"), 2);
+        assert_eq!(look().0, []);
+        let record = store.abilities().index.expect("an index").get(OWNERS, &object(3).to_key(), |value| {
+            OwnerRecord::decode(value.expect("stored")).expect("decodes")
+        });
+        assert_eq!(record.expect("read"), OwnerRecord { owners: mine, counted: 8192, is_active: false });
+    }
+
     /// Data that has reached an MDT before its file: no inode names it.
     #[test]
     fn objects_of_files_that_are_to_come_stay_and_all_do_while_records_cannot_be_read() {
