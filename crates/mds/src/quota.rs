@@ -167,17 +167,15 @@ impl Quotas {
     }
 
     /// Collects what a transaction changes, before its commit.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub fn begin(&self, tx: &Tx, records: &Records) -> StatusResult<Uncommitted<'_>> {
+    pub fn begin(&self, tx: &Tx, records: &Records) -> Uncommitted<'_> {
         let mut changes: SmallVec<[Change; 2]> = SmallVec::new();
         for (place, (fid, new)) in tx.cached().iter().enumerate() {
             // The last record of an inode counts.
             if tx.cached()[place + 1..].iter().any(|(later, _)| later == fid) {
                 continue;
             }
-            let old = if tx.is_new(fid) { None } else { records.find_inode(fid)? };
+            // A damaged record must not keep its inode from being repaired or removed; the next count is right.
+            let old = if tx.is_new(fid) { None } else { records.find_inode(fid).unwrap_or_default() };
             let change = match (&old, new) {
                 (Some(old), Some(new)) if is_same_cost(old, new) => continue,
                 (old, new) => {
@@ -190,7 +188,7 @@ impl Quotas {
         }
         let is_counted = changes.is_empty() || self.is_counted.load(Ordering::Acquire);
         let counting = (!is_counted).then(|| self.counting.read());
-        Ok(Uncommitted { quotas: self, changes, counting })
+        Uncommitted { quotas: self, changes, counting }
     }
 
     /// Admits the new inodes and owners of a transaction of a client, or waits until it is clear that it may not.

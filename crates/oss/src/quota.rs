@@ -73,11 +73,11 @@ impl Objects for IndexRecords {
         self.commit(&batch)
     }
 
-    fn remove(&self, objects: &[Fid]) -> StatusResult<()> {
+    fn remove(&self, object: Fid) -> StatusResult<()> {
         let mut batch = Batch::new();
         batch.set_releasing(true);
-        objects.iter().for_each(|object| batch.delete(OWNERS, &object.to_key()));
-        if batch.is_empty() { Ok(()) } else { self.commit(&batch) }
+        batch.delete(OWNERS, &object.to_key());
+        self.commit(&batch)
     }
 
     fn used_bytes(&self, object: Fid) -> StatusResult<u64> {
@@ -262,10 +262,14 @@ impl Quota {
             }
             return Ok((Some(counted), is_near));
         }
-        if self.is_rewrite(what)? {
-            return Ok((Some(counted), is_near));
+        match self.is_rewrite(what) {
+            Ok(true) => Ok((Some(counted), is_near)),
+            Ok(false) => Ok((Some(Self::await_space(accounts, what, counted)?), is_near)),
+            Err(error) => {
+                accounts.cancel(counted);
+                Err(error.into())
+            }
         }
-        Ok((Some(Self::await_space(accounts, what, counted)?), is_near))
     }
 
     /// Waits until there is space for a write, which is charged then, or certainly none.

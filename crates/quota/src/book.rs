@@ -571,17 +571,17 @@ mod tests {
         let book = Arc::new(Book::new(1, 1));
         book.round(&round_with(10));
         let waiting = book.clone();
-        let writer = std::thread::spawn(move || {
+        let writer = nacre_env::thread::spawn(move || {
             let payers = waiting.payers(SPACE, MINE);
             waiting.wait(SPACE, &payers, 11, || {})
         });
         while !book.account(SPACE, USER).wants.load(Ordering::Relaxed) {
-            std::thread::yield_now();
+            nacre_env::thread::yield_now();
         }
         while !writer.is_finished() {
             // The same slice again is a refusal.
             book.round(&round_with(10));
-            std::thread::yield_now();
+            nacre_env::thread::yield_now();
         }
         assert_eq!(writer.join().expect("no panic"), Err(Status::EDQUOT));
         let payers = book.payers(SPACE, MINE);

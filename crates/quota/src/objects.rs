@@ -47,11 +47,11 @@ pub trait Objects: Send + Sync {
     /// Those of the store.
     fn put(&self, object: Fid, record: &ObjectRecord) -> StatusResult<()>;
 
-    /// Removes the records of destroyed objects.
+    /// Removes the record of a destroyed object.
     ///
     /// # Errors
     /// Those of the store.
-    fn remove(&self, objects: &[Fid]) -> StatusResult<()>;
+    fn remove(&self, object: Fid) -> StatusResult<()>;
 
     /// Returns the space of an object in bytes; 0 if it does not exist.
     ///
@@ -342,13 +342,17 @@ impl ObjectAccounts {
             let mut shard = self.shard(object);
             if let Some(entry) = shard.entries.remove(object) {
                 entry.payers.add(-signed(entry.counted) - signed(entry.done));
-            } else if let Some(record) = self.objects.record(*object)?
-                && self.is_passed(&mut shard, *object)
-            {
-                self.book.add(SPACE, record.owners, -signed(record.counted));
+            } else if let Some(record) = self.objects.record(*object)? {
+                if self.is_passed(&mut shard, *object) {
+                    self.book.add(SPACE, record.owners, -signed(record.counted));
+                }
+            } else {
+                continue;
             }
+            // Under the lock: a late write would take a record that is left for what is counted.
+            self.objects.remove(*object)?;
         }
-        self.objects.remove(objects)
+        Ok(())
     }
 
     /// Records that objects of a sequence above an id were destroyed.

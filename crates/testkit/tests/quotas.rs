@@ -181,7 +181,7 @@ on_every_shape! {
         // A file that moves to other objects stays with its owners.
         let moved = directory.join("file3");
         cluster.lfs(&["migrate", "-c", "2", text(&moved)]).success();
-        wait::until(LIMIT, "the moved file counts once", || is_there());
+        wait::until(LIMIT, "the moved file counts once", is_there);
         fs::remove_dir_all(&directory).expect("removed");
         wait::until(LIMIT, "nothing is used", || {
             let user = quota_of(cluster, "-u", USER);

@@ -21,8 +21,8 @@ impl Objects for Arc<Store> {
         Ok(())
     }
 
-    fn remove(&self, objects: &[Fid]) -> StatusResult<()> {
-        self.records.lock().retain(|object, _| !objects.contains(object));
+    fn remove(&self, object: Fid) -> StatusResult<()> {
+        self.records.lock().remove(&object);
         Ok(())
     }
 
@@ -138,7 +138,7 @@ fn a_failing_store_fails_the_write_and_charges_nothing() {
         fn put(&self, _: Fid, _: &ObjectRecord) -> StatusResult<()> {
             Err(Status::EIO)
         }
-        fn remove(&self, _: &[Fid]) -> StatusResult<()> {
+        fn remove(&self, _: Fid) -> StatusResult<()> {
             Err(Status::EIO)
         }
         fn used_bytes(&self, _: Fid) -> StatusResult<u64> {
