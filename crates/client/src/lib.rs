@@ -89,6 +89,7 @@ pub use opens::OpenedFile;
 pub use pages::ListedEntry;
 pub use placement::place::DirQos;
 pub use read_ahead::stats::{AheadStats, Counter};
+pub use requests::dir_use::DirUseTotal;
 pub use requests::joining::Newcomers;
 pub use requests::statfs::TargetState;
 pub use tunables::{ParallelIo, Tunables};

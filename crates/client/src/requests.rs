@@ -3,6 +3,7 @@
 
 pub(crate) mod capabilities;
 mod changelog;
+pub(crate) mod dir_use;
 pub(crate) mod fan_out;
 pub(crate) mod joining;
 pub(crate) mod mdt;

@@ -90,7 +90,7 @@ impl Commits {
     /// Commits a transaction after clients have released their locks on what it changes
     /// ([`ClientLocks::call_back`]).
     pub fn commit_called_back(&self, tx: &mut Tx) -> StatusResult<TransNo> {
-        let counted = self.leaves.quotas.begin(tx, &self.leaves.records);
+        let counted = self.leaves.counting.begin(tx, &self.leaves.records);
         for (fid, owners) in counted.moved() {
             self.log_owners(tx, &fid, owners)?;
         }

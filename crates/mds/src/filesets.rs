@@ -16,6 +16,7 @@ use nacre_ondisk::InodeRecord;
 use nacre_rpc::Export;
 use nacre_types::name::check_name;
 use nacre_types::{Fid, Standing, Status, StatusResult};
+use nacre_wire::dir_use::DirUseRequest;
 use nacre_wire::lock::LockRequest;
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::peer::{Name, PeerReply, PeerRequest};
@@ -203,7 +204,7 @@ impl Filesets {
                 return Err(Status::EPERM);
             }
             MdsRequest::Locks { request } => matches!(request, LockRequest::Replay { .. }),
-            MdsRequest::ListInodes { .. } | MdsRequest::MigrateFiles { .. } => true,
+            MdsRequest::ListInodes { .. } | MdsRequest::MigrateFiles { .. } | MdsRequest::DirUse(_) => true,
             _ => false,
         };
         let fids = fids_of(request);
@@ -241,6 +242,11 @@ impl Filesets {
             }
             MdsRequest::Locks { request: LockRequest::Replay { resource, .. } } => {
                 check(&resource.fid()).map(|()| None)
+            }
+            MdsRequest::DirUse(DirUseRequest { dirs, .. }) => {
+                // They may be of any MDT.
+                let check = |dir: &Fid| if self.is_below(root, *dir)? { Ok(()) } else { Err(Status::ENOENT) };
+                dirs.iter().try_for_each(check).map(|()| None)
             }
             MdsRequest::MigrateFiles { moves } => {
                 moves.iter().try_for_each(|(fid, _)| check(fid)).map(|()| None)
@@ -323,6 +329,7 @@ pub(crate) fn fids_of<'a>(request: &'a MdsRequest<'_>) -> [Option<&'a Fid>; 2] {
         | MdsRequest::Inodes { .. }
         | MdsRequest::Changelog(_)
         | MdsRequest::Quota(_)
+        | MdsRequest::DirUse(_)
         | MdsRequest::Peer(_) => [None, None],
     }
 }

@@ -2,8 +2,10 @@
 
 use crate::changelog::Changelog;
 use crate::clients::Clients;
+use crate::counting::Counting;
 use crate::data::DataPart;
 use crate::departed::Departed;
+use crate::dir_use::DirUse;
 use crate::flocks::FileLocks;
 use crate::locks::LockTable;
 use crate::moving::progress::Moving;
@@ -39,6 +41,8 @@ pub(crate) struct Leaves {
     pub moving: Arc<Moving>,
     pub changelog: Arc<Changelog>,
     pub quotas: Arc<Quotas>,
+    pub dir_use: Arc<DirUse>,
+    pub counting: Arc<Counting>,
     pub signal: Arc<StopSignal>,
     pub hold: Arc<Hold>,
 }

@@ -33,7 +33,9 @@
 //! | `placement` | placement of directories |
 //! | `capabilities` | capabilities for objects of files |
 //! | `changelog/*` | records of changes for registered users |
+//! | `counting` | counts that follow commits, and their start from all records |
 //! | `quota/*` | use by owner on this MDT; the quota master |
+//! | `dir_use/*` | inodes and space below directories |
 //! | `data`, `unowned` | data of files on this MDT, and how large it may be |
 //! | `flocks` | file locks that programs take |
 //! | `sessions`, `clients`, `recovery` | connect, leases, eviction, recovery after a restart |
@@ -62,8 +64,10 @@ mod clients;
 mod commit;
 mod config;
 mod core;
+mod counting;
 mod data;
 mod departed;
+mod dir_use;
 mod error;
 mod faults;
 mod filesets;

@@ -6,7 +6,9 @@ use crate::changelog::{Changelog, ChangelogService};
 use crate::clients::Clients;
 use crate::config::MdsConfig;
 use crate::core::Core;
+use crate::counting::Counting;
 use crate::data::{DataPart, DataWatch};
+use crate::dir_use::{DirSums, DirUse};
 use crate::error::MdsError;
 use crate::faults::Faults;
 use crate::filesets::Filesets;
@@ -101,6 +103,7 @@ pub struct Mds {
     /// The changelog.
     pub changelog: Arc<Changelog>,
     pub(crate) changelogs: ChangelogService,
+    pub(crate) dir_sums: DirSums,
     /// The quota master, on MDT0000.
     pub(crate) quota_master: Option<Arc<QuotaMaster>>,
     /// Counters of requests.
@@ -114,7 +117,7 @@ pub struct Mds {
     pub(crate) boot_transno: TransNo,
     /// Thread that evicts clients which do not answer blocking callbacks.
     lock_timer: Mutex<Option<Timer>>,
-    /// Threads that check space and deadlines, and count inodes after a crash.
+    /// Threads that check space and deadlines, and count inodes.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -248,7 +251,7 @@ impl Mds {
         }));
         mds.osts.set(osts)?;
         mds.threads.lock().extend(mds.space.know_inodes(inodes, &mds.leaves.records, &mds.leaves.signal)?);
-        mds.threads.lock().extend(mds.leaves.quotas.start_count(&mds.leaves.signal)?);
+        mds.start_count()?;
         mds.sessions.begin_recovery(&ended);
         let owner: Arc<dyn LockOwner> = mds.sessions.clone();
         let timer = Timer::start(mds.mdlocks.clone(), Arc::downgrade(&owner)).map_err(MdsError::Thread)?;
@@ -274,10 +277,14 @@ impl Mds {
         let transactions = Transactions::open(&store, &locks, index, boot_count, was_clean)?;
         let osts = OstSet::new(index, store.clone(), config.qos)?;
         let moving = Arc::new(Moving::new());
+        let quotas = Arc::new(Quotas::open(&store, index, was_clean)?);
+        let dir_use = Arc::new(DirUse::new());
         let leaves = Leaves {
             index,
             changelog: Arc::new(Changelog::open(&store)?),
-            quotas: Arc::new(Quotas::open(&store, index, was_clean)?),
+            counting: Arc::new(Counting::new(&store, index, &quotas, &dir_use)),
+            quotas,
+            dir_use,
             signal: Arc::default(),
             hold: Arc::default(),
             departed: Arc::default(),
@@ -322,6 +329,7 @@ impl Mds {
             capabilities: Capabilities::new(&leaves, &core.layouts),
             changelog: leaves.changelog.clone(),
             changelogs: ChangelogService::new(&leaves, &core),
+            dir_sums: DirSums::new(&leaves, &core),
             quota_master,
             stats: MdsStats::new(),
             simulation: Simulation::default(),
@@ -399,6 +407,27 @@ impl Mds {
     /// Returns the use by owner on this MDT, for the service for data of files, which admits writes by it.
     pub fn book(&self) -> Arc<Book> {
         self.leaves.quotas.book().clone()
+    }
+
+    /// Returns true if the MDT counts inodes and space of directories (`mdt.*.dir_use`).
+    pub fn counts_directories(&self) -> bool {
+        self.leaves.dir_use.is_on()
+    }
+
+    /// Switches that count. The inodes are read in the background after it was switched on.
+    pub fn set_counts_directories(&self, on: bool) {
+        if self.leaves.counting.set_dirs_on(on)
+            && let Err(error) = self.start_count()
+        {
+            log::error!("MDT{:04x}: inodes of directories are not counted: {error}", self.leaves.index);
+        }
+    }
+
+    fn start_count(&self) -> Result<(), MdsError> {
+        let mut threads = self.threads.lock();
+        threads.retain(|thread| !thread.is_finished());
+        threads.extend(self.leaves.counting.start(&self.leaves.signal)?);
+        Ok(())
     }
 
     /// Returns the number of starts of the target, including this one.

@@ -1,27 +1,23 @@
 //! Inodes and space on this MDT by owner, and the limits of their use.
 //!
-//! Each commit adds the difference between the old and the new records of its inodes. The space of a file on this MDT
-//! is what its record says of the component here, so it follows a write with the next report of its size. At a clean
-//! stop the uses are stored; after a crash all records are read again, in the background: a commit counts for inodes
-//! that the reader has passed.
+//! Each commit adds the difference between the old and the new records of its inodes ([`crate::counting`]). The space
+//! of a file on this MDT is what its record says of the component here, so it follows a write with the next report of
+//! its size. At a clean stop the uses are stored; after a crash all records are read again, in the background.
 
 pub(crate) mod master;
 
 use crate::error::MdsError;
 use crate::records::Records;
-use crate::signal::StopSignal;
 use crate::suspend::Caller;
-use crate::tables::{INODES, QUOTA_USES};
+use crate::tables::QUOTA_USES;
 use crate::tx::Tx;
-use nacre_env::sync::{Mutex, RwLock, RwLockReadGuard};
-use nacre_env::thread::JoinHandle;
+use nacre_env::sync::Mutex;
 use nacre_layout::user;
 use nacre_ondisk::InodeRecord;
 use nacre_ondisk::quota::{UseRecord, split_use_key, use_key};
 use nacre_quota::{Admission, Book, Saved};
 use nacre_store::{Batch, MetaError, MetaStore};
-use nacre_types::{AttrFlags, Fid, Owners, QuotaId, QuotaResource, Status, StatusResult};
-use smallvec::SmallVec;
+use nacre_types::{AttrFlags, Owners, QuotaId, QuotaResource, Status, StatusResult};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Bound, ControlFlow};
@@ -29,8 +25,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Inodes that one step of the count after a crash reads.
-const COUNT_STEP: usize = 1024;
 /// Bytes of an `st_blocks` unit.
 const BLOCK_BYTES: u64 = 512;
 /// Interval at which uses are stored for a start after a crash.
@@ -38,14 +32,15 @@ const SAVED_EVERY: Duration = Duration::from_secs(5);
 
 /// What an inode costs its owners.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Cost {
-    owners: Owners,
+pub(crate) struct Cost {
+    pub owners: Owners,
     /// Bytes of its data on this MDT.
     bytes: u64,
 }
 
 impl Cost {
-    fn of(record: &InodeRecord) -> Cost {
+    /// Returns the cost of an inode.
+    pub fn of(record: &InodeRecord) -> Cost {
         Cost { owners: Owners::from(&record.attr), bytes: data_here(record) }
     }
 }
@@ -64,65 +59,13 @@ fn data_here(record: &InodeRecord) -> u64 {
     record.attr.blocks.saturating_mul(BLOCK_BYTES).min(room)
 }
 
-/// The change of one inode's cost.
-struct Change {
-    fid: Fid,
-    old: Option<Cost>,
-    new: Option<Cost>,
-}
-
-/// How far the count after a crash has come.
-enum Counting {
-    /// All inodes up to this one are counted.
-    Upto(Option<Fid>),
-    Done,
-}
-
-impl Counting {
-    fn has_passed(&self, fid: &Fid) -> bool {
-        match self {
-            Counting::Done => true,
-            Counting::Upto(last) => last.is_some_and(|last| *fid <= last),
-        }
-    }
-}
-
 /// See the [module documentation](self).
 pub(crate) struct Quotas {
     index: u16,
     store: Arc<MetaStore>,
     book: Arc<Book>,
-    counting: RwLock<Counting>,
     is_counted: AtomicBool,
     saved: Mutex<HashMap<(QuotaResource, QuotaId), Saved>>,
-}
-
-/// Changes of a transaction, which take effect with its commit.
-#[must_use = "the changes are counted after the commit"]
-pub(crate) struct Uncommitted<'a> {
-    quotas: &'a Quotas,
-    changes: SmallVec<[Change; 2]>,
-    counting: Option<RwLockReadGuard<'a, Counting>>,
-}
-
-impl Uncommitted<'_> {
-    /// Returns the files with objects that get other owners.
-    pub fn moved(&self) -> impl Iterator<Item = (Fid, Owners)> + '_ {
-        self.changes.iter().filter_map(|change| {
-            let (old, new) = (change.old?, change.new?);
-            (old.owners != new.owners).then_some((change.fid, new.owners))
-        })
-    }
-
-    /// Counts the changes, which are committed.
-    pub fn commit(self) {
-        for Change { fid, old, new } in &self.changes {
-            let is_passed = self.counting.as_ref().is_none_or(|counting| counting.has_passed(fid));
-            let how = if is_passed { Book::add } else { Book::assume };
-            self.quotas.change(how, old.as_ref(), -1);
-            self.quotas.change(how, new.as_ref(), 1);
-        }
-    }
 }
 
 impl Quotas {
@@ -142,12 +85,10 @@ impl Quotas {
         if is_exact {
             book.complete_part();
         }
-        let counting = if is_exact { Counting::Done } else { Counting::Upto(None) };
         Ok(Quotas {
             index,
             store: store.clone(),
             book,
-            counting: RwLock::new(counting),
             is_counted: AtomicBool::new(is_exact),
             saved: Mutex::new(saved.into_iter().map(|saved| ((saved.resource, saved.id), saved)).collect()),
         })
@@ -158,37 +99,24 @@ impl Quotas {
         &self.book
     }
 
-    fn change(&self, how: fn(&Book, QuotaResource, Owners, i64), cost: Option<&Cost>, sign: i64) {
+    /// Returns true if everything that this MDT stores is counted.
+    pub fn is_counted(&self) -> bool {
+        self.is_counted.load(Ordering::Acquire)
+    }
+
+    /// Records that everything is counted.
+    pub fn complete(&self) {
+        self.is_counted.store(true, Ordering::Release);
+        self.book.complete_part();
+    }
+
+    /// Adds the cost of an inode, or subtracts it, in one of the ways of a [`Book`].
+    pub fn change(&self, how: fn(&Book, QuotaResource, Owners, i64), cost: Option<&Cost>, sign: i64) {
         let Some(Cost { owners, bytes }) = cost else { return };
         how(&self.book, QuotaResource::Inodes, *owners, sign);
         if *bytes > 0 {
             how(&self.book, QuotaResource::Space, *owners, sign * i64::try_from(*bytes).unwrap_or(i64::MAX));
         }
-    }
-
-    /// Collects what a transaction changes, before its commit.
-    pub fn begin(&self, tx: &Tx, records: &Records) -> Uncommitted<'_> {
-        let mut changes: SmallVec<[Change; 2]> = SmallVec::new();
-        for (place, (fid, new)) in tx.cached().iter().enumerate() {
-            // The last record of an inode counts.
-            if tx.cached()[place + 1..].iter().any(|(later, _)| later == fid) {
-                continue;
-            }
-            // A damaged record must not keep its inode from being repaired or removed; the next count is right.
-            let old = if tx.is_new(fid) { None } else { records.find_inode(fid).unwrap_or_default() };
-            let change = match (&old, new) {
-                (Some(old), Some(new)) if is_same_cost(old, new) => continue,
-                (old, new) => {
-                    Change { fid: *fid, old: old.as_deref().map(Cost::of), new: new.as_deref().map(Cost::of) }
-                }
-            };
-            if change.old != change.new {
-                changes.push(change);
-            }
-        }
-        let is_counted = changes.is_empty() || self.is_counted.load(Ordering::Acquire);
-        let counting = (!is_counted).then(|| self.counting.read());
-        Uncommitted { quotas: self, changes, counting }
     }
 
     /// Admits the new inodes and owners of a transaction of a client, or waits until it is clear that it may not.
@@ -237,64 +165,6 @@ impl Quotas {
             Admission::Free | Admission::Near => Ok(()),
             Admission::Over(_) => self.book.wait(resource, &payers, amount, || ()),
         }
-    }
-
-    /// Counts all inodes after a crash, in steps that delay no request for long. Returns the counting thread.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
-    pub fn start_count(
-        self: &Arc<Self>,
-        signal: &Arc<StopSignal>,
-    ) -> Result<Option<JoinHandle<()>>, MdsError> {
-        if self.is_counted.load(Ordering::Acquire) {
-            return Ok(None);
-        }
-        let (weak, signal) = (Arc::downgrade(self), signal.clone());
-        let count = move || {
-            while let Some(quotas) = weak.upgrade()
-                && !signal.is_stopping()
-            {
-                match quotas.count_step() {
-                    Ok(true) => {}
-                    Ok(false) => return,
-                    Err(error) => {
-                        log::error!("MDT{:04x}: inodes by owner cannot be counted: {error}", quotas.index);
-                        return;
-                    }
-                }
-            }
-        };
-        let builder = nacre_env::thread::Builder::new().name("mds-quota-count".into());
-        builder.spawn(count).map(Some).map_err(MdsError::Thread)
-    }
-
-    /// Counts the next inodes; returns true if there are more.
-    fn count_step(&self) -> Result<bool, MetaError> {
-        let mut counting = self.counting.write();
-        let Counting::Upto(last) = &*counting else { return Ok(false) };
-        let key = last.map(|last| last.to_key());
-        let from = key.as_ref().map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_slice()));
-        let (mut seen, mut last) = (0, *last);
-        self.store.scan(INODES, &[], from, &mut |key, value| {
-            let Some(fid) = key.first_chunk::<16>().map(Fid::from_key) else {
-                return ControlFlow::Continue(());
-            };
-            // `nacre check` reports damaged records.
-            if let Ok(record) = InodeRecord::decode(fid, value) {
-                self.change(Book::count, Some(&Cost::of(&record)), 1);
-            }
-            (seen, last) = (seen + 1, Some(fid));
-            if seen < COUNT_STEP { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        if seen == COUNT_STEP {
-            *counting = Counting::Upto(last);
-            return Ok(true);
-        }
-        *counting = Counting::Done;
-        self.is_counted.store(true, Ordering::Release);
-        self.book.complete_part();
-        Ok(false)
     }
 
     /// Stores the uses that have changed.
@@ -352,7 +222,7 @@ impl Quotas {
 }
 
 /// Returns true if two records of an inode certainly have the same cost: no layout is decoded for it.
-fn is_same_cost(old: &InodeRecord, new: &InodeRecord) -> bool {
+pub(crate) fn is_same_cost(old: &InodeRecord, new: &InodeRecord) -> bool {
     let of = |record: &InodeRecord| (Owners::from(&record.attr), record.attr.blocks);
     of(old) == of(new) && (!new.attr.is_regular() || old.body == new.body)
 }

@@ -259,6 +259,16 @@ impl Mds {
         Ok(self.core.commits.answer(MdsReply::Peer(reply)))
     }
 
+    /// Executes a request about what the MDT records of changes and use.
+    fn run_account(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        match request {
+            Changelog(request) => self.changelogs.serve(caller, request),
+            Quota(request) => self.quota_master.as_ref().ok_or(Status::WRONG_TARGET)?.serve(caller, request),
+            DirUse(request) => self.dir_sums.serve(caller, request),
+            _ => Err(Status::EPROTO),
+        }
+    }
+
     fn run_once(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         match request {
             Statfs => Ok(self.core.commits.answer(MdsReply::Statfs(self.statfs()))),
@@ -320,8 +330,7 @@ impl Mds {
             LockFile { fid, lock, wait, asked_ns } => self.sessions.lock(caller, fid, lock, *wait, *asked_ns),
             ReplayFileLocks { fid, locks } => self.sessions.replay_file_locks(caller, fid, locks),
             GetLock { fid, lock } => self.sessions.get_lock(caller, fid, lock),
-            Changelog(request) => self.changelogs.serve(caller, request),
-            Quota(request) => self.quota_master.as_ref().ok_or(Status::WRONG_TARGET)?.serve(caller, request),
+            Changelog(_) | Quota(_) | DirUse(_) => self.run_account(caller, request),
             MdsRequest::RunStart => Ok(self.core.commits.answer(MdsReply::RunStart(self.run_start()))),
             Ping => self.lease_of(caller),
             Intent { fid, name, handle } => self.intend(caller, fid, *name, *handle),

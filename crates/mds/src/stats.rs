@@ -143,6 +143,7 @@ fn service_row(request: &MdsRequest<'_>) -> usize {
         | MdsRequest::FilesOn { .. }
         | MdsRequest::Changelog(_)
         | MdsRequest::Quota(_)
+        | MdsRequest::DirUse(_)
         | MdsRequest::Inodes { .. } => const { of("mds_get_info") },
     }
 }

@@ -10,6 +10,7 @@ mod data;
 mod data_apart;
 mod data_to_come;
 mod dir_defaults;
+mod dir_use;
 mod distributed;
 mod eviction;
 mod files;

@@ -115,6 +115,7 @@ const SETTABLE: &[Group] = &[
             ("capability_expire_s", Rule::Number(30, 86_400)),
             ("dir_split_count", Rule::Number(1, i64::MAX)),
             ("dir_split_delta", Rule::Number(1, 2000)),
+            ("dir_use", Rule::Truth),
             ("dom_stats", ANY),
             ("enable_dir_auto_split", FLAG),
             ("enable_dir_restripe", FLAG),

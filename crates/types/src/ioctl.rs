@@ -10,8 +10,10 @@ use crate::ids::{TargetId, TargetKind};
 use crate::limits::NAME_MAX;
 use crate::lustre::ProjectCall;
 
+mod dir_use;
 mod inodes;
 
+pub use dir_use::DirUse;
 pub use inodes::{FILES_MAX, FilesOn, FilesWanted, MIGRATED_MAX, MigrateFiles};
 
 /// Type byte of all native ioctls.

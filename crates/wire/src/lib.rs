@@ -13,6 +13,7 @@ pub mod codec;
 mod common;
 pub mod connect;
 pub mod dir;
+pub mod dir_use;
 mod file_lock;
 pub mod frame;
 pub mod lock;

@@ -2,6 +2,7 @@
 
 use crate::changelog::{ChangelogReply, ChangelogRequest};
 pub use crate::dir::{DirEntry, DirPage, ListedLayout};
+use crate::dir_use::{DirUseReply, DirUseRequest};
 pub use crate::file_lock::{FileLock, LockFamily, LockMode, LockOwner, ProcessLock, REPLAYED_LOCKS_MAX};
 use crate::lock::LockRequest;
 use crate::peer::{PeerReply, PeerRequest};
@@ -550,6 +551,8 @@ pub enum MdsRequest<'a> {
     Changelog(ChangelogRequest),
     /// Request about quotas, to MDT0000. Reply: `Quota`.
     Quota(QuotaRequest),
+    /// Request about inodes and space below directories. Reply: `DirUse`.
+    DirUse(DirUseRequest),
 }
 
 /// Subset of the inodes of an MDT.
@@ -613,6 +616,7 @@ impl MdsRequest<'_> {
                 | MdsRequest::OpenLease { .. }
                 | MdsRequest::FilesOn { .. }
                 | MdsRequest::Inodes { .. }
+                | MdsRequest::DirUse(_)
                 | MdsRequest::RunStart
         )
     }
@@ -751,6 +755,8 @@ pub enum MdsReply {
     Changelog(ChangelogReply),
     /// Quotas.
     Quota(QuotaReply),
+    /// Inodes and space below directories.
+    DirUse(DirUseReply),
     /// State of the server at the start of its run.
     RunStart(crate::connect::RunStart),
     /// Result of a lookup that leads to an inode of another MDT, which has its attributes.

@@ -136,6 +136,7 @@ wire_enum!(MdsRequest<'a> {
     50 = Capabilities { fid, wanted },
     51 = Changelog(request),
     52 = Quota(request),
+    53 = DirUse(request),
 });
 
 wire_enum!(MdsReply {
@@ -168,6 +169,7 @@ wire_enum!(MdsReply {
     26 = Outcomes(outcomes),
     27 = Changelog(reply),
     28 = Quota(reply),
+    29 = DirUse(reply),
 });
 
 wire_enum!(OssRequest {

@@ -68,6 +68,7 @@ impl MdsRequest<'_> {
             | MdsRequest::MigrateFiles { .. }
             | MdsRequest::Changelog(_)
             | MdsRequest::Quota(_)
+            | MdsRequest::DirUse(_)
             | MdsRequest::Inodes { .. } => CLIENTS,
         }
     }

@@ -9,9 +9,9 @@ use nacre_client::{
 };
 use nacre_layout::{DirDefault, DirFlags, DirHash, Inherit};
 use nacre_types::ioctl::{
-    Advise, FILES_MAX, FidToPath, FileCall, FileOperation, FilesOn, FilesWanted, LIST_MAX, MakeDirectory,
-    MigrateFiles, MountInfo, PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers, RemoveFid,
-    SCAN_BYTES_MAX, ScanDirectory, SizeOnMdt, TargetList, TargetStatfs,
+    Advise, DirUse, FILES_MAX, FidToPath, FileCall, FileOperation, FilesOn, FilesWanted, LIST_MAX,
+    MakeDirectory, MigrateFiles, MountInfo, PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers,
+    RemoveFid, SCAN_BYTES_MAX, ScanDirectory, SizeOnMdt, TargetList, TargetStatfs,
 };
 use nacre_types::lustre::{Ladvise, ProjectCall, QuotaCall, SwapCall};
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, SetAttr, SetAttrValid, Status, StatusResult, TargetKind};
@@ -192,6 +192,10 @@ fn answer_on_files(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()>
             Vec::new()
         }
         ProjectCall::COMMAND => files::project_call(asked, asked.question()?)?.to_bytes(),
+        DirUse::COMMAND => {
+            let total = asked.client.dir_use(asked.caller, asked.fid)?;
+            DirUse { counts: total.counts, is_complete: total.is_complete }.to_bytes()
+        }
         QuotaCall::COMMAND => quota::quota_call(asked, asked.question()?)?.to_bytes(),
         FilesOn::COMMAND => files_on(asked, asked.question()?)?.to_bytes(),
         MigrateFiles::COMMAND => migrate_files(asked, asked.question()?)?.to_bytes(),

@@ -5,6 +5,7 @@
 //! outcome the whole namespace is read back: it must be in the state before or in that after the operation.
 
 mod changelog;
+mod dir_use;
 mod model;
 mod planted;
 mod simulated;
@@ -551,10 +552,14 @@ fn run_with(bug: Option<Bug>, (seed, steps, one_in): (u64, usize, u64), told: &m
                 (Err(status), _) if step.may_be_refused(*status) => {}
                 other => panic!("seed {seed}: {step:?} gave {other:?}\n{told}"),
             }
+            if number % 16 == 0 {
+                world.check_sums(&tree);
+            }
             continue;
         }
         world.recover();
         let found = world.tree();
+        world.check_sums(&found);
         let after = expected.as_ref().ok();
         // An acknowledged operation is visible; a failed one may be. A power loss may undo the operation if
         // only one MDT took part in it: a client resends it, since it was not reported durable.
@@ -568,8 +573,10 @@ fn run_with(bug: Option<Bug>, (seed, steps, one_in): (u64, usize, u64), told: &m
     }
     world.recover();
     assert_eq!(world.tree(), tree, "seed {seed}\n{told}");
+    world.check_sums(&tree);
     world.settle();
     assert_eq!(world.tree(), tree, "seed {seed}, when all names have moved\n{told}");
+    world.check_sums(&tree);
     writeln!(told, "{} messages", world.net.endangered.load(Ordering::Relaxed)).expect("a text");
     world.check();
 }

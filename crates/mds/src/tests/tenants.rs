@@ -6,6 +6,7 @@ use nacre_types::acl::{Acl, AclEntry, AclTag};
 use nacre_types::attr::{S_ISGID, S_ISUID};
 use nacre_types::nodemap::Nodemaps;
 use nacre_types::{Identity, KeyId, SetAttr, SetAttrValid};
+use nacre_wire::dir_use::DirUseRequest;
 use nacre_wire::mds::{
     ClosingData, DataUpdate, FileLock, InodeKind, LeaseKind, LockFamily, LockMode, LockOwner, RenameFlags,
     XattrFlags,
@@ -157,6 +158,32 @@ fn a_user_with_a_key_is_that_user_alone() {
         let made = f.made_by(&claimed, &format!("by{}{}", claimed.uid, claimed.gid), 0o600);
         assert_eq!((made.uid, made.gid), (1000, 100));
     }
+}
+
+#[test]
+fn a_user_with_a_key_gets_sums_of_directories_that_it_may_read_and_of_those_below() {
+    let mut f = Fixture::shared();
+    let dir =
+        |parent, name, mode| f.create_as(&f.cred, parent, name, NewFile::Directory, mode).expect("made").fid;
+    let private = dir(Fid::ROOT, "private", 0o711);
+    let public = dir(private, "public", 0o755);
+    let deep = dir(public, "deep", 0o700);
+    let set = SetAttr { mode: 0o711, valid: SetAttrValid::MODE, ..SetAttr::default() };
+    f.run(&MdsRequest::SetAttr { fid: Fid::ROOT, set }).expect("set");
+    f.becomes(Identity { uid: Some(1000), ..key("client") });
+    let sums = |f: &Fixture, dirs: &[Fid]| {
+        let request = DirUseRequest { dirs: dirs.to_vec(), after: Fid::ZERO, lists: false };
+        match f.run_as(&Cred::system(), &MdsRequest::DirUse(request))? {
+            MdsReply::DirUse(reply) => Ok(reply.done),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(sums(&f, &[public, deep]), Ok(2));
+    for dirs in [&[Fid::ROOT][..], &[private], &[public, private], &[f.fid()]] {
+        assert_eq!(sums(&f, dirs), Err(Status::EACCES), "{dirs:?}");
+    }
+    f.becomes(key("client+admin"));
+    assert_eq!(sums(&f, &[Fid::ROOT, private]), Ok(2));
 }
 
 #[test]
@@ -506,10 +533,10 @@ impl Projects {
 
 /// Returns all requests that name an inode, with this one in each of its places; the other inodes are `own`.
 fn all_requests(f: &Fixture, fid: Fid, own: (Fid, Fid)) -> Vec<MdsRequest<'static>> {
-    [questions(f, fid), changes(f, fid), changes_of_two(fid, own)].concat()
+    [questions(f, fid, own.0), changes(f, fid), changes_of_two(fid, own)].concat()
 }
 
-fn questions(f: &Fixture, fid: Fid) -> Vec<MdsRequest<'static>> {
+fn questions(f: &Fixture, fid: Fid, own: Fid) -> Vec<MdsRequest<'static>> {
     let name = &b"file"[..];
     let (handle, lock, locks) = (f.handle(), LockHandle(0), LockRange::default());
     let file_lock = FileLock {
@@ -550,6 +577,7 @@ fn questions(f: &Fixture, fid: Fid) -> Vec<MdsRequest<'static>> {
         MdsRequest::Intent { fid, name: Some(name), handle: LockHandle(5) },
         MdsRequest::Intent { fid, name: None, handle: LockHandle(5) },
         MdsRequest::OpenLease { fid, handle, kind: None },
+        MdsRequest::DirUse(DirUseRequest { dirs: vec![own, fid], after: Fid::ZERO, lists: true }),
         replay,
     ]
 }

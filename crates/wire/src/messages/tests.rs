@@ -1,6 +1,7 @@
 //! Golden bytes, round trips and fuzzing of every message.
 
 mod changelog;
+mod dir_use;
 mod peer;
 mod quota;
 mod roles;
@@ -619,6 +620,8 @@ fn golden_text() -> String {
     golden_lines("mds-reply", &quota::replies(), &mut out);
     golden_lines("oss-request", &quota::oss_requests(), &mut out);
     golden_lines("oss-reply", &quota::oss_replies(), &mut out);
+    golden_lines("mds-request", &dir_use::requests(), &mut out);
+    golden_lines("mds-reply", &dir_use::replies(), &mut out);
     out
 }
 
@@ -731,6 +734,8 @@ fn all_golden() -> Vec<Vec<u8>> {
     all.extend(encoded(&changelog::replies()));
     all.extend(encoded(&quota::requests()));
     all.extend(encoded(&quota::replies()));
+    all.extend(encoded(&dir_use::requests()));
+    all.extend(encoded(&dir_use::replies()));
     all.extend(encoded(&mds_replies()));
     all.extend(encoded(&oss_requests()));
     all.extend(encoded(&oss_replies()));

@@ -17,6 +17,7 @@ pub fn enter(mdt: &Entries<'_, Mds>) {
         |mds, gid| mds.placement.set_remote_dir_gid(gid),
     );
     mdt.flag("no_create", |mds| mds.space.is_no_create(), |mds, on| mds.space.set_no_create(on));
+    mdt.flag("dir_use", Mds::counts_directories, Mds::set_counts_directories);
     enter_moving(mdt);
     mdt.integer(
         "identity_expire",
