@@ -9,6 +9,7 @@ mod config;
 mod doctor;
 mod down;
 mod drain;
+mod du;
 mod frag;
 mod generate;
 mod inspect;
@@ -113,6 +114,7 @@ enum Command {
     #[command(disable_help_flag = true)]
     Bench(MeasureArgs),
     Changes(changes::ChangesArgs),
+    Du(du::DuArgs),
     Frag(FragArgs),
     Trim(trim::TrimArgs),
     Top(top::TopArgs),
@@ -722,6 +724,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Format(args) => up::format(&args),
         Command::Target { command } => target::run(&command),
         Command::Key { command } => key::run(&command),
+        Command::Du(args) => du::run(&args),
         Command::Frag(args) => frag::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Doctor(args) => doctor::run(&args),

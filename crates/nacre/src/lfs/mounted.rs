@@ -7,9 +7,9 @@ use nacre_layout::dir_layout::USER_HEADER;
 use nacre_layout::request::fitting_stripe_size;
 use nacre_layout::{DirDefault, LayoutSpec, user};
 use nacre_types::ioctl::{
-    Advise, FidToPath, FilesOn, FilesWanted, LIST_MAX, MakeDirectory, MigrateFiles, MountInfo, POOLS_MAX,
-    PathToFid, Payload, PoolList, PoolMembers, RemoveFid, ScanDirectory, ScanWanted, SizeOnMdt, TargetList,
-    TargetStatfs,
+    Advise, DirUse, FidToPath, FilesOn, FilesWanted, LIST_MAX, MakeDirectory, MigrateFiles, MountInfo,
+    POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers, RemoveFid, ScanDirectory, ScanWanted, SizeOnMdt,
+    TargetList, TargetStatfs,
 };
 use nacre_types::limits::STRIPE_SIZE_DEFAULT;
 use nacre_types::lustre::{self, ProjectCall, QuotaCall};
@@ -432,6 +432,15 @@ pub fn size_on_mdt(path: &Path) -> io::Result<SizeOnMdt> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
     ask(file.as_fd(), &SizeOnMdt::default())
+}
+
+/// Returns the inodes and the space below a directory.
+///
+/// # Errors
+/// Those of open(2); `ENOTTY` if it is not on NacreFS; those of the operation.
+pub fn dir_use(path: &Path) -> io::Result<DirUse> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    ask_file(&rustix::fs::open(path, flags, Mode::empty())?, &DirUse::default())
 }
 
 /// Returns a page of an open directory.
