@@ -268,6 +268,15 @@ impl Decode<'_> for DirPage {
     }
 }
 
+/// Subset of the inodes of an MDT.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InodeKind {
+    /// Directories; for a shard, the directory that it is a shard of.
+    Directories,
+    /// All other inodes whose first name is on the MDT with this index.
+    NamedOn(u16),
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

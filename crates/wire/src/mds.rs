@@ -1,7 +1,7 @@
 //! Requests to a metadata server.
 
 use crate::changelog::{ChangelogReply, ChangelogRequest};
-pub use crate::dir::{DirEntry, DirPage, ListedLayout};
+pub use crate::dir::{DirEntry, DirPage, InodeKind, ListedLayout};
 use crate::dir_use::{DirUseReply, DirUseRequest};
 pub use crate::file_lock::{FileLock, LockFamily, LockMode, LockOwner, ProcessLock, REPLAYED_LOCKS_MAX};
 use crate::lock::LockRequest;
@@ -553,15 +553,6 @@ pub enum MdsRequest<'a> {
     Quota(QuotaRequest),
     /// Request about inodes and space below directories. Reply: `DirUse`.
     DirUse(DirUseRequest),
-}
-
-/// Subset of the inodes of an MDT.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum InodeKind {
-    /// Directories; for a shard, the directory that it is a shard of.
-    Directories,
-    /// All other inodes whose first name is on the MDT with this index.
-    NamedOn(u16),
 }
 
 /// Guarantee for the owner of an open file while its lease holds. A lease ends without a notification when
