@@ -15,19 +15,30 @@ use nacre_types::{ClientUuid, Fid, Status, StatusResult, Timestamp};
 use nacre_wire::lock::{IoLock, LockRequest};
 use nacre_wire::oss::ObjectAttr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Parts of the target that its locks use, and state that is dropped with a client.
 pub(crate) struct Target {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) index: u16,
     pub(crate) grants: Mutex<Grants>,
+    /// Sum of the grants as of their last change, for writes, which do not wait for the lock.
+    pub(crate) granted_bytes: AtomicU64,
     pub(crate) clients: Option<LockClients>,
 }
 
 impl Target {
+    /// Records the sum of the grants after a change of them.
+    pub(crate) fn note_grants(&self, grants: &Grants) {
+        self.granted_bytes.store(grants.bytes(), Ordering::Relaxed);
+    }
+
     /// Drops all state of a client, in memory and on disk.
     fn forget(&self, client: &ClientUuid) {
-        self.grants.lock().drop_of(client);
+        let mut grants = self.grants.lock();
+        grants.drop_of(client);
+        self.note_grants(&grants);
+        drop(grants);
         self.forget_locks(client);
     }
 

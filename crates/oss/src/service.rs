@@ -27,6 +27,7 @@ use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{self, Advice, Bulk, Charge, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -133,7 +134,13 @@ impl ObjectServer {
     ) -> ObjectServer {
         let name = TargetId::ost(index).to_string();
         let reads_at_once = store.abilities().reads_at_once;
-        let target = Arc::new(Target { store, index, grants: Mutex::default(), clients });
+        let target = Arc::new(Target {
+            store,
+            index,
+            grants: Mutex::default(),
+            granted_bytes: AtomicU64::new(0),
+            clients,
+        });
         ObjectServer {
             reads_at_once,
             quota: Quota::none(&target),
@@ -543,12 +550,13 @@ impl ObjectServer {
         let room = if space.available > 0 && !space.is_read_only { space.promisable } else { 0 };
         let bytes = grants.ask(client, held, want, room, Instant::now());
         grants.note_owner(client, owner);
+        self.target.note_grants(&grants);
         Ok(bytes)
     }
 
     /// Returns the bytes granted to clients.
     pub fn granted_bytes(&self) -> u64 {
-        self.target.grants.lock().bytes()
+        self.target.granted_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the status for a failure that the client receives, and logs the failure if needed.
