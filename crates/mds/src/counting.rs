@@ -140,7 +140,7 @@ impl Uncommitted<'_> {
 impl Counting {
     /// Builds the counts of a run. Those of directories are read at each start.
     pub fn new(store: &Arc<MetaStore>, index: u16, quotas: &Arc<Quotas>, dirs: &Arc<DirUse>) -> Counting {
-        let owners = if quotas.is_counted() { Passed::All } else { Passed::Upto(None) };
+        let owners = if quotas.book().is_complete() { Passed::All } else { Passed::Upto(None) };
         let progress = RwLock::new(Progress { owners, dirs: Passed::Upto(None) });
         Counting { index, store: store.clone(), quotas: quotas.clone(), dirs: dirs.clone(), progress }
     }
@@ -231,7 +231,7 @@ impl Counting {
         }
         if let Passed::Upto(_) = progress.owners {
             progress.owners = Passed::All;
-            self.quotas.complete();
+            self.quotas.book().complete();
         }
         if let Passed::Upto(_) = progress.dirs {
             progress.dirs = Passed::All;

@@ -19,10 +19,8 @@ use nacre_quota::{Admission, Book, Saved};
 use nacre_store::{Batch, MetaError, MetaStore};
 use nacre_types::{AttrFlags, Owners, QuotaId, QuotaResource, Status, StatusResult};
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Bytes of an `st_blocks` unit.
@@ -64,7 +62,6 @@ pub(crate) struct Quotas {
     index: u16,
     store: Arc<MetaStore>,
     book: Arc<Book>,
-    is_counted: AtomicBool,
     saved: Mutex<HashMap<(QuotaResource, QuotaId), Saved>>,
 }
 
@@ -74,8 +71,7 @@ impl Quotas {
     /// # Errors
     /// Those of the store.
     pub fn open(store: &Arc<MetaStore>, index: u16, was_clean: bool) -> Result<Quotas, MdsError> {
-        // The standard library's hasher gets its keys from the system.
-        let book = Arc::new(Book::new(RandomState::new().build_hasher().finish() | 1, 1));
+        let book = Arc::new(Book::begin());
         let (saved, is_whole) = saved(store)?;
         let is_exact = was_clean && is_whole;
         match is_exact {
@@ -83,13 +79,12 @@ impl Quotas {
             false => book.restore(&saved),
         }
         if is_exact {
-            book.complete_part();
+            book.complete();
         }
         Ok(Quotas {
             index,
             store: store.clone(),
             book,
-            is_counted: AtomicBool::new(is_exact),
             saved: Mutex::new(saved.into_iter().map(|saved| ((saved.resource, saved.id), saved)).collect()),
         })
     }
@@ -97,17 +92,6 @@ impl Quotas {
     /// Returns what this MDT has counted.
     pub fn book(&self) -> &Arc<Book> {
         &self.book
-    }
-
-    /// Returns true if everything that this MDT stores is counted.
-    pub fn is_counted(&self) -> bool {
-        self.is_counted.load(Ordering::Acquire)
-    }
-
-    /// Records that everything is counted.
-    pub fn complete(&self) {
-        self.is_counted.store(true, Ordering::Release);
-        self.book.complete_part();
     }
 
     /// Adds the cost of an inode, or subtracts it, in one of the ways of a [`Book`].
@@ -205,7 +189,7 @@ impl Quotas {
     /// # Errors
     /// Those of the store.
     pub fn stop(&self) -> StatusResult<()> {
-        if self.is_counted.load(Ordering::Acquire) {
+        if self.book.is_complete() {
             return self.save();
         }
         // Without the records, the next start counts.

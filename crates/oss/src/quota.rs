@@ -14,9 +14,9 @@ use nacre_store::{Batch, MetaError, MetaStore};
 use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::{Fid, IdKind, Owners, QuotaResource, Status, StatusResult, TargetId};
 use nacre_wire::oss::Charge;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of an `st_blocks` unit.
@@ -196,8 +196,7 @@ impl Quota {
         let Some(records) = store.abilities().index.filter(|_| target.index < TARGET_INDEX_MAX) else {
             return Ok(quota);
         };
-        // The standard library's hasher gets its keys from the system.
-        let book = Arc::new(Book::new(RandomState::new().build_hasher().finish() | 1, 1));
+        let book = Arc::new(Book::begin());
         book.restore(&saved(records).map_err(io::Error::other)?);
         let objects = Box::new(IndexRecords { target: id, store: store.clone() });
         let accounts = Arc::new(ObjectAccounts::new(book, objects));
@@ -227,7 +226,7 @@ impl Quota {
 
     /// Returns what clients may hold back.
     fn held_back(&self) -> u64 {
-        self.target.grants.lock().bytes()
+        self.target.granted_bytes.load(Ordering::Relaxed)
     }
 
     /// Admits or refuses a write of data on an MDT. Returns whether an owner is near a limit.

@@ -5,8 +5,9 @@ use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_types::{Owners, QuotaId, QuotaKind, QuotaResource, Status, StatusResult};
 use nacre_wire::quota::{QUOTA_ENTRIES_MAX, QuotaReport, QuotaRound, QuotaUse};
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Rounds after which a need for a larger slice counts as refused if the master has not answered it: other targets may
@@ -192,31 +193,37 @@ type Accounts = HashMap<QuotaId, Arc<Account>>;
 #[derive(Debug)]
 pub struct Book {
     run: u64,
+    began: Instant,
     accounts: [RwLock<Accounts>; 2],
     /// Payers of the last change, by resource.
     recent: [Mutex<Option<Payers>>; 2],
     defaults: [[AtomicU64; 3]; 2],
     rounds: Mutex<Rounds>,
     turned: Condvar,
-    /// Parts of the target that are not counted yet.
-    uncounted: AtomicUsize,
+    is_complete: AtomicBool,
     /// True once there was a slice or a default: until then nothing is limited.
     had_limits: AtomicBool,
 }
 
 impl Book {
-    /// Creates an empty book. `run`: a number that differs for each run of the target, not 0; `parts`: how many of
-    /// its stores are counted separately.
-    pub fn new(run: u64, parts: usize) -> Book {
+    /// Creates an empty book for a new run of a target.
+    pub fn begin() -> Book {
+        // The standard library's hasher gets its keys from the system.
+        Book::new(RandomState::new().build_hasher().finish() | 1)
+    }
+
+    /// Creates an empty book. `run`: a number that differs for each run of the target, not 0.
+    pub(crate) fn new(run: u64) -> Book {
         assert_ne!(run, 0, "0 stands for an unknown run");
         Book {
             run,
+            began: Instant::now(),
             accounts: Default::default(),
             recent: Default::default(),
             defaults: [(); 2].map(|()| [(); 3].map(|()| AtomicU64::new(u64::MAX))),
             rounds: Mutex::default(),
             turned: Condvar::default(),
-            uncounted: AtomicUsize::new(parts),
+            is_complete: AtomicBool::new(false),
             had_limits: AtomicBool::new(false),
         }
     }
@@ -345,7 +352,6 @@ impl Book {
         amount: u64,
         recount: impl Fn(),
     ) -> StatusResult<()> {
-        let began = Instant::now();
         let start = self.rounds.lock().count;
         let refusals = |account: &Account| account.refusals.load(Ordering::Relaxed);
         let before = [0, 1, 2].map(|place| refusals(&payers.0[place]));
@@ -353,8 +359,7 @@ impl Book {
         loop {
             let Admission::Over(id) = self.admission(resource, payers, amount, 0) else { return Ok(()) };
             let rounds = self.rounds.lock();
-            let silence = rounds.last.map_or(began.elapsed(), |last| last.elapsed().min(began.elapsed()));
-            if silence >= SILENCE_MAX {
+            if rounds.last.unwrap_or(self.began).elapsed() >= SILENCE_MAX {
                 return Ok(());
             }
             let mut accounts = payers.0.iter().zip(before);
@@ -439,11 +444,9 @@ impl Book {
         }
     }
 
-    /// Records that a part is counted. After the last one, the use of the last run does not matter any more.
-    pub fn complete_part(&self) {
-        if self.uncounted.fetch_sub(1, Ordering::AcqRel) != 1 {
-            return;
-        }
+    /// Records that everything is counted: the use of the last run does not matter any more.
+    pub fn complete(&self) {
+        self.is_complete.store(true, Ordering::Release);
         for account in
             self.accounts.iter().flat_map(|table| table.read().values().cloned().collect::<Vec<_>>())
         {
@@ -454,7 +457,7 @@ impl Book {
 
     /// Returns true if everything is counted.
     pub fn is_complete(&self) -> bool {
-        self.uncounted.load(Ordering::Acquire) == 0
+        self.is_complete.load(Ordering::Acquire)
     }
 
     /// Returns all accounts, for [`Book::restore`] in the next run.
@@ -497,6 +500,7 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_env::sim;
     use nacre_wire::quota::QuotaSlice;
 
     const MINE: Owners = Owners { uid: 7, gid: 8, projid: 0 };
@@ -514,7 +518,7 @@ mod tests {
 
     #[test]
     fn a_report_has_what_changed_since_the_one_that_the_master_has_seen() {
-        let book = Book::new(1, 1);
+        let book = Book::new(1);
         book.add(SPACE, MINE, 100);
         let first = book.round(&QuotaRound { defaults: [[u64::MAX; 3]; 2], ..QuotaRound::default() });
         assert_eq!((first.uses.len(), first.number), (3, 1));
@@ -529,7 +533,7 @@ mod tests {
 
     #[test]
     fn a_slice_admits_up_to_its_end_and_warns_when_held_back_data_might_not_fit() {
-        let book = Book::new(1, 1);
+        let book = Book::new(1);
         book.round(&round_with(100));
         let payers = book.payers(SPACE, MINE);
         assert_eq!(book.admission(SPACE, &payers, 100, 0), Admission::Free);
@@ -546,7 +550,7 @@ mod tests {
 
     #[test]
     fn slices_for_another_run_are_ignored_and_everything_is_reported() {
-        let book = Book::new(2, 1);
+        let book = Book::new(2);
         book.add(SPACE, MINE, 1);
         assert_eq!(book.round(&QuotaRound { seen: 99, ..round_with(100) }).uses.len(), 3);
         assert_eq!(book.used(SPACE, USER), (1, None));
@@ -554,21 +558,21 @@ mod tests {
 
     #[test]
     fn the_use_of_the_last_run_counts_until_everything_is_counted() {
-        let book = Book::new(2, 1);
+        let book = Book::new(2);
         book.restore(&[Saved { id: USER, resource: SPACE, used: 90, limit: Some(100) }]);
         let payers = book.payers(SPACE, MINE);
         payers.add(5);
         assert_eq!(book.used(SPACE, USER), (95, Some(100)), "with what has changed since");
         assert_eq!(book.admission(SPACE, &payers, 20, 0), Admission::Over(USER));
         payers.count(15);
-        book.complete_part();
+        book.complete();
         assert_eq!(book.used(SPACE, USER), (20, Some(100)));
         assert_eq!(book.admission(SPACE, &payers, 20, 0), Admission::Free);
     }
 
     #[test]
     fn a_writer_waits_for_the_answer_of_the_master_and_later_ones_are_refused_at_once() {
-        let book = Arc::new(Book::new(1, 1));
+        let book = Arc::new(Book::new(1));
         book.round(&round_with(10));
         let waiting = book.clone();
         let writer = nacre_env::thread::spawn(move || {
@@ -591,8 +595,24 @@ mod tests {
     }
 
     #[test]
+    fn a_master_that_has_been_silent_for_long_keeps_no_writer_waiting() {
+        let options = sim::Options { seed: 1, limit: Duration::from_secs(60) };
+        let waited = sim::run(options, || {
+            let book = Book::new(1);
+            book.round(&round_with(10));
+            let payers = book.payers(SPACE, MINE);
+            let wait = || {
+                let began = Instant::now();
+                (book.wait(SPACE, &payers, 11, || {}), began.elapsed() >= Duration::from_secs(1))
+            };
+            (wait(), wait())
+        });
+        assert_eq!(waited.result, ((Ok(()), true), (Ok(()), false)));
+    }
+
+    #[test]
     fn a_recount_that_finds_less_use_admits_the_write() {
-        let book = Book::new(1, 1);
+        let book = Book::new(1);
         book.round(&round_with(10));
         let payers = book.payers(SPACE, MINE);
         payers.add(10);
@@ -602,7 +622,7 @@ mod tests {
 
     #[test]
     fn ids_without_a_slice_have_the_default_of_their_kind() {
-        let book = Book::new(1, 1);
+        let book = Book::new(1);
         let mut round = round_with(u64::MAX);
         round.defaults[SPACE as usize][QuotaKind::Group as usize] = 50;
         book.round(&round);

@@ -451,7 +451,7 @@ impl ObjectAccounts {
             let record = ObjectRecord { owners, counted: entry.counted, is_active: false };
             let stored = self.objects.put(*object, &record);
             let is_stored = stored.is_ok();
-            outcome = std::mem::replace(&mut outcome, Ok(())).and(stored);
+            outcome = outcome.and(stored);
             !is_stored
         });
         outcome

@@ -76,7 +76,7 @@ fn run(target: &str, accounts: &ObjectAccounts, stop: &Stop) {
             Err(status) => log(Err(status)),
         };
     }
-    accounts.book().complete_part();
+    accounts.book().complete();
     while !stop.wait(pause) {
         pause = log(accounts.tick());
     }

@@ -36,8 +36,8 @@ impl World {
         let mut ledger = Ledger::new([], [[0; 2]; 3]);
         let pools = pools.iter().map(|(name, osts)| ((*name).to_owned(), osts.iter().copied().collect()));
         ledger.set_targets(targets, pools.collect());
-        let books = targets.iter().map(|target| (*target, Arc::new(Book::new(1, 1)))).collect::<Vec<_>>();
-        books.iter().for_each(|(_, book)| book.complete_part());
+        let books = targets.iter().map(|target| (*target, Arc::new(Book::new(1)))).collect::<Vec<_>>();
+        books.iter().for_each(|(_, book)| book.complete());
         World { ledger, books, now_s: 1000 }
     }
 
@@ -282,11 +282,11 @@ proptest! {
                 Step::Restart { place } => {
                     let saved = world.books[place].1.saved();
                     let run = world.books[place].1.round(&QuotaRound::default()).run;
-                    let next = Book::new(run + 1, 1);
+                    let next = Book::new(run + 1);
                     next.restore(&saved);
                     let of_mine = saved.iter().find(|saved| saved.id == USER);
                     next.add(SPACE, MINE, of_mine.map_or(0, |saved| saved.used as i64));
-                    next.complete_part();
+                    next.complete();
                     world.books[place].1 = Arc::new(next);
                 }
                 Step::SetLimit { mib } => {

@@ -53,7 +53,7 @@ fn owned_by(uid: u32) -> Owners {
 }
 
 fn accounts(store: &Arc<Store>) -> ObjectAccounts {
-    ObjectAccounts::new(Arc::new(Book::new(1, 1)), Box::new(store.clone()))
+    ObjectAccounts::new(Arc::new(Book::new(1)), Box::new(store.clone()))
 }
 
 fn used_by(accounts: &ObjectAccounts, uid: u32) -> u64 {
@@ -154,7 +154,7 @@ fn a_failing_store_fails_the_write_and_charges_nothing() {
             Err(Status::EIO)
         }
     }
-    let accounts = ObjectAccounts::new(Arc::new(Book::new(1, 1)), Box::new(Broken));
+    let accounts = ObjectAccounts::new(Arc::new(Book::new(1)), Box::new(Broken));
     assert_eq!(accounts.begin(Fid::new(1, 1, 0), owned_by(7), true, 5).err(), Some(Status::EIO));
     assert_eq!(used_by(&accounts, 7), 0);
 }
