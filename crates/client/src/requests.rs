@@ -25,6 +25,7 @@ use crate::requests::mdt::{Answer, FidPool, Mdt, second_directory};
 use crate::requests::silent::Silent;
 use crate::requests::targets::{MdtTable, OstTable};
 use crate::tasks::Tasks;
+use nacre_env::clock::Instant;
 use nacre_env::sync::RwLock;
 use nacre_layout::{Layout, StripeObject};
 use nacre_rpc::{IoCall, LinkState, MdsEndpoint, OssEndpoint, run_all};
@@ -36,6 +37,7 @@ use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// The servers of a file system, and all requests to them.
 pub struct Requests {
@@ -158,6 +160,28 @@ impl Requests {
             }
             outcome => outcome,
         })
+    }
+
+    /// Sends a request of a program that waits for the reply: an unreachable MDT or a refusal is an expected result, and
+    /// no fault.
+    ///
+    /// # Errors
+    /// `EAGAIN` if the MDT of `fid` is unreachable, or has not answered within `limit`; those of the MDT.
+    pub(crate) fn call_within(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        request: &MdsRequest<'_>,
+        limit: Duration,
+    ) -> StatusResult<MdsReply> {
+        if !self.is_connected(fid.mdt_index()) {
+            return Err(Status::EAGAIN);
+        }
+        match nacre_env::until(Instant::now() + limit, || self.call_as(cred, fid, request)) {
+            Ok(answer) => Ok(answer.reply),
+            Err(failure) if failure == Status::EINTR => Err(Status::EAGAIN),
+            Err(failure) => Err(failure.status()),
+        }
     }
 
     /// Sends a request with complete credentials.

@@ -6,7 +6,6 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
-use nacre_env::clock::Instant;
 use nacre_types::{DirCounts, Fid, Status, StatusResult};
 use nacre_wire::dir_use::{DIR_USE_MAX, DirUseReply, DirUseRequest};
 use nacre_wire::mds::{MdsReply, MdsRequest};
@@ -103,19 +102,9 @@ impl Client {
     /// count; `EAGAIN` if an MDT is unreachable.
     pub fn dir_use(&self, caller: &Caller, fid: Fid) -> StatusResult<DirUseTotal> {
         let mdts = self.requests.mdts.len();
-        if !(0..mdts).all(|mdt| self.requests.is_connected(mdt as u16)) {
-            return Err(Status::EAGAIN);
-        }
         let cred = caller.full_cred();
-        let send = |place: Fid, request: &MdsRequest<'_>| {
-            // A refusal is an expected result here, and no fault.
-            let ask = || self.requests.call_as(&cred, place, request);
-            match nacre_env::until(Instant::now() + WAIT, ask) {
-                Ok(answer) => Ok(answer.reply),
-                Err(failure) if failure == Status::EINTR => Err(Status::EAGAIN),
-                Err(failure) => Err(failure.status()),
-            }
-        };
+        let send =
+            |place: Fid, request: &MdsRequest<'_>| self.requests.call_within(&cred, place, request, WAIT);
         match send(fid, &MdsRequest::Access { fid, mask: NEEDED })? {
             MdsReply::Attr(attr) if attr.is_dir() => {}
             MdsReply::Attr(_) => return Err(Status::ENOTDIR),

@@ -2,7 +2,6 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
-use nacre_env::clock::Instant;
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use nacre_wire::quota::{QuotaReply, QuotaRequest};
@@ -19,19 +18,10 @@ impl Client {
     /// `EAGAIN` if the MDT is unreachable; those of the master.
     pub fn quota(&self, caller: &Caller, request: &QuotaRequest) -> StatusResult<QuotaReply> {
         let place = Fid::new(Fid::first_sequence_of_mdt(0), 1, 0);
-        if !self.requests.is_connected(place.mdt_index()) {
-            return Err(Status::EAGAIN);
-        }
         let request = MdsRequest::Quota(request.clone());
-        let ask = || self.requests.call_as(&caller.full_cred(), place, &request);
-        // A refusal is an expected result here, and no fault.
-        match nacre_env::until(Instant::now() + WAIT, ask) {
-            Ok(answer) => match answer.reply {
-                MdsReply::Quota(reply) => Ok(reply),
-                _ => Err(Status::EPROTO),
-            },
-            Err(failure) if failure == Status::EINTR => Err(Status::EAGAIN),
-            Err(failure) => Err(failure.status()),
+        match self.requests.call_within(&caller.full_cred(), place, &request, WAIT)? {
+            MdsReply::Quota(reply) => Ok(reply),
+            _ => Err(Status::EPROTO),
         }
     }
 }
