@@ -12,6 +12,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -273,13 +275,22 @@ fn follow(cluster: &Cluster) -> Child {
     command.spawn().expect("starts")
 }
 
-/// Works below a directory through a mount: creates, writes, links, moves and removes names of three directories.
-fn work(mount: &Path, who: &str, steps: usize) {
-    let mut dice = fastrand::Rng::with_seed(who.len() as u64 + steps as u64);
+/// Works below a directory through a mount: creates, writes, links, moves and removes names of three directories,
+/// until a number of steps after the kill of a server.
+fn work(mount: &Path, who: &str, killed: &AtomicBool) {
+    const STEPS_AFTER_KILL: usize = 200;
+    let mut dice = fastrand::Rng::with_seed(who.len() as u64);
     let dirs = ["d0", "d1", "d2"].map(|dir| mount.join("tree").join(dir));
     let mut names: Vec<PathBuf> = Vec::new();
     let mut new = 0;
-    for step in 0..steps {
+    let mut last = usize::MAX;
+    for step in 0.. {
+        if last == usize::MAX && killed.load(Ordering::Relaxed) {
+            last = step + STEPS_AFTER_KILL;
+        }
+        if step >= last {
+            return;
+        }
         let dir = &dirs[dice.usize(..dirs.len())];
         new += 1;
         let fresh = dir.join(format!("{who}{new}"));
@@ -356,24 +367,23 @@ fn a_tree_is_mirrored_by_the_stream_alone_while_an_mdt_is_killed() {
         }
     });
     let (here, there) = (cluster.mount().to_owned(), other.clone());
-    let workers = [
-        std::thread::spawn(move || work(&here, "a", 400)),
-        std::thread::spawn(move || work(&there, "bb", 400)),
-    ];
+    let killed = Arc::new(AtomicBool::new(false));
+    let workers = [(here, "a"), (there, "bb")].map(|(mount, who)| {
+        let killed = Arc::clone(&killed);
+        std::thread::spawn(move || work(&mount, who, &killed))
+    });
     let mut applied = 0;
-    let mut killed = false;
     while workers.iter().any(|worker| !worker.is_finished()) {
         if let Ok(change) = changes.recv_timeout(Duration::from_millis(50)) {
             mirror.apply(&change);
             applied += 1;
         }
-        if applied > 100 && !killed {
+        if applied > 100 && !killed.load(Ordering::Relaxed) {
             cluster.kill("mdt0001");
+            killed.store(true, Ordering::Relaxed);
             cluster.start_all();
-            killed = true;
         }
     }
-    assert!(killed, "the work was over before the kill: {applied} changes");
     workers.into_iter().for_each(|worker| worker.join().expect("no failure"));
     wait::until(LIMIT, "the mirror is equal", || {
         while let Ok(change) = changes.recv_timeout(Duration::from_millis(300)) {
