@@ -89,12 +89,13 @@ struct Place {
 
 impl Place {
     fn new(peer: Peer) -> Result<Place, Error> {
+        // Before the directory below it exists, so that a path that disappears from then on is noticed.
+        let identity = Identity::of(&peer.path);
         let work = tempfile::Builder::new()
             .prefix("bench-peers-")
             .tempdir_in(&peer.path)
             .map_err(Error::io("make a directory in", &peer.path))?
             .keep();
-        let identity = Identity::of(&peer.path);
         Ok(Place { identity, peer, work, is_gone: false, failed: Vec::new() })
     }
 
