@@ -6,13 +6,13 @@ mod changelog;
 pub(crate) mod dir_use;
 pub(crate) mod fan_out;
 pub(crate) mod joining;
+pub(crate) mod kept;
 pub(crate) mod mdt;
 mod quota;
 pub(crate) mod recovery;
 pub(crate) mod silent;
 pub(crate) mod statfs;
 pub(crate) mod targets;
-pub(crate) mod unsynced;
 
 use crate::caller::Caller;
 use crate::faults::Faults;
@@ -205,7 +205,7 @@ impl Requests {
                 mdt.last_elsewhere.fetch_max(answer.transno.0, Ordering::Relaxed);
             }
             self.changes.fetch_add(1, Ordering::Release);
-            self.note_unsynced(fid, request, &answer.reply, answer.transno.0);
+            self.keep(cred, fid, request, &answer);
         }
         Ok(Answer { reply: answer.reply, transno: answer.transno, lease })
     }

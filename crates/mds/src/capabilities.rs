@@ -12,7 +12,7 @@ use crate::suspend::Caller;
 use nacre_keys::CapabilityKeys;
 use nacre_layout::Layout;
 use nacre_rpc::Export;
-use nacre_types::{Fid, Identity, Rights, Roles, Status, StatusResult, perm};
+use nacre_types::{Capability, Fid, Identity, ObjectNeed, Rights, Roles, Status, StatusResult, perm};
 use nacre_wire::mds::{CAPABILITIES_MAX, FileCapabilities, MdsAnswer, MdsReply, MdsRequest};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -89,6 +89,34 @@ impl Capabilities {
         };
         let rights = self.leaves.opens.rights(&fid, &export.client);
         answer.capabilities = self.sign(export, fid, layout, rights);
+    }
+
+    /// Checks that a client which needs capabilities got one to write to each of these objects.
+    ///
+    /// # Errors
+    /// `EACCES` if it did not.
+    pub(crate) fn check_proof(
+        &self,
+        export: &Export,
+        proof: Option<&FileCapabilities>,
+        objects: impl Iterator<Item = Fid>,
+    ) -> StatusResult<()> {
+        let (Some(holder), Some(keys)) = (holder(export), self.keys.get().filter(|keys| keys.are_known())) else {
+            return Ok(());
+        };
+        let now_s = keys.clock().now_s();
+        for object in objects {
+            let signed = proof.and_then(|given| {
+                let (_, tag) = given.objects.iter().find(|(signed, _)| *signed == object)?;
+                Some(Capability { rights: given.rights, epoch: given.epoch, expires_s: given.expires_s, tag: *tag })
+            });
+            let need = ObjectNeed { object, any_of: Rights::WRITE };
+            keys.check(holder.id, &need, signed.as_ref(), now_s, &export.verified).map_err(|error| {
+                log::warn!("replay of client {}: object {object}: {error}", export.client);
+                Status::EACCES
+            })?;
+        }
+        Ok(())
     }
 
     fn are_given_to(&self, export: &Export) -> bool {

@@ -4,6 +4,7 @@
 use crate::changelog::events;
 use crate::leaves::Leaves;
 use crate::mdlocks::ClientLocks;
+use crate::replay;
 use crate::suspend::Caller;
 use crate::tables::{REPLIES, reply_key};
 use crate::tx::Tx;
@@ -35,6 +36,8 @@ impl Commits {
 
     /// Commits a transaction together with the answer to the request, and updates the records in memory.
     pub fn finish(&self, caller: &Caller<'_>, mut tx: Tx, reply: MdsReply) -> StatusResult<MdsAnswer> {
+        replay::check_reply(&reply)?;
+        let is_replay = replay::is_running();
         let mut answer = MdsAnswer::from(reply);
         let wanted = self.leaves.changelog.wanted();
         if !wanted.is_empty()
@@ -43,7 +46,11 @@ impl Commits {
         {
             self.leaves.changelog.note(caller, &mut tx, &record);
         }
-        self.leaves.quotas.admit(caller, &tx, &self.leaves.records)?;
+        if is_replay {
+            replay::mark(tx.batch());
+        } else {
+            self.leaves.quotas.admit(caller, &tx, &self.leaves.records)?;
+        }
         let may_stop = caller.suspended.may_stop() && !tx.is_empty();
         if may_stop
             && (self.leaves.hold.is_wanted(Moment::Locked, caller.request)

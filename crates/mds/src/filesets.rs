@@ -321,7 +321,9 @@ pub(crate) fn fids_of<'a>(request: &'a MdsRequest<'_>) -> [Option<&'a Fid>; 2] {
         | MdsRequest::Ping
         | MdsRequest::LeaseReleased { .. }
         | MdsRequest::RunStart
+        | MdsRequest::RecoveryDone
         // Requests that are checked separately, or refused.
+        | MdsRequest::Replay { .. }
         | MdsRequest::Locks { .. }
         | MdsRequest::ListInodes { .. }
         | MdsRequest::MigrateFiles { .. }

@@ -14,6 +14,7 @@ use crate::osts::OstSet;
 use crate::quota::Quotas;
 use crate::records::Records;
 use crate::recovery::Recovery;
+use crate::replay::Replays;
 use crate::signal::StopSignal;
 use crate::space::SpaceGuard;
 use crate::transactions::state::Transactions;
@@ -37,6 +38,7 @@ pub(crate) struct Leaves {
     pub clients: Arc<Clients>,
     pub recovery: Arc<Recovery>,
     pub departed: Arc<Departed>,
+    pub replays: Arc<Replays>,
     pub transactions: Arc<Transactions>,
     pub moving: Arc<Moving>,
     pub changelog: Arc<Changelog>,

@@ -29,6 +29,7 @@ use crate::leaves::Leaves;
 use crate::locks::{Locked, Want};
 use crate::plan::check_access;
 use crate::records::Resolved;
+use crate::replay;
 use crate::suspend::Caller;
 use crate::tx::Tx;
 use nacre_lock::{InodeBits, LockHandle, Mode, Need, ResourceId};
@@ -271,7 +272,7 @@ impl ClientLocks {
     /// # Errors
     /// `EINTR`, `EVICTED`, `ESHUTDOWN`.
     pub fn call_back_layout(&self, fid: &Fid, replaced: bool, except: Option<&Export>) -> StatusResult<()> {
-        if !self.leaves.mdlocks.has_locks() {
+        if !self.has_locks_to_revoke() {
             return Ok(());
         }
         let bits = if replaced { LAYOUT } else { InodeBits::COMPONENTS };
@@ -306,7 +307,7 @@ impl ClientLocks {
         export: Option<&Export>,
         call_back: &dyn Fn(&InodeRecord, Option<&Export>) -> StatusResult<bool>,
     ) -> StatusResult<bool> {
-        if tx.is_replay || !self.leaves.mdlocks.has_locks() {
+        if tx.is_replay || !self.has_locks_to_revoke() {
             return Ok(true);
         }
         for (fid, new) in tx.cached() {
@@ -330,7 +331,14 @@ impl ClientLocks {
     /// # Errors
     /// As for [`ClientLocks::call_back`].
     pub fn call_back_for_objects(&self, record: &InodeRecord) -> StatusResult<()> {
-        if self.leaves.mdlocks.has_locks() { self.call_back_all(record, None) } else { Ok(()) }
+        if self.has_locks_to_revoke() { self.call_back_all(record, None) } else { Ok(()) }
+    }
+
+    /// Returns true if clients may hold locks that a change by this thread has to revoke. Clients that replay lost
+    /// changes after a restart hold none, and others wait for them.
+    fn has_locks_to_revoke(&self) -> bool {
+        let locks = &self.leaves.mdlocks;
+        locks.has_locks() && !(replay::is_running() && locks.is_recovering())
     }
 
     fn call_back_all(&self, record: &InodeRecord, except: Option<&Export>) -> StatusResult<()> {

@@ -29,12 +29,13 @@ use crate::quota::Quotas;
 use crate::quota::master::QuotaMaster;
 use crate::records::{Records, read_record, store_path};
 use crate::recovery::{Expected, Recovery};
+use crate::replay::{Replayer, Replays, Runs};
 use crate::sessions::Sessions;
 use crate::signal::StopSignal;
 use crate::simulated::Simulation;
 use crate::space::SpaceGuard;
 use crate::stats::MdsStats;
-use crate::tables::{CLIENTS, META, META_KEY, ORPHANS, keys_of};
+use crate::tables::{CLIENTS, META, META_KEY, ORPHANS, RUNS_KEY, keys_of};
 use crate::tenants::Tenants;
 use crate::transactions::Resolver;
 use crate::transactions::state::{Newcomers, Peers, Transactions};
@@ -47,7 +48,7 @@ use nacre_env::sync::Mutex;
 use nacre_env::thread::JoinHandle;
 use nacre_layout::{DirDefault, user};
 use nacre_lock::server::ServerConfig;
-use nacre_ondisk::{ClientRecord, InodeRecord, MdtRecord};
+use nacre_ondisk::{ClientRecord, InodeRecord, MdtRecord, RunsRecord};
 use nacre_quota::Book;
 use nacre_rpc::Hold;
 use nacre_store::MetaStore;
@@ -104,6 +105,7 @@ pub struct Mds {
     pub changelog: Arc<Changelog>,
     pub(crate) changelogs: ChangelogService,
     pub(crate) dir_sums: DirSums,
+    pub(crate) replayer: Arc<Replayer>,
     /// The quota master, on MDT0000.
     pub(crate) quota_master: Option<Arc<QuotaMaster>>,
     /// Counters of requests.
@@ -114,25 +116,44 @@ pub struct Mds {
     pub simulation: Simulation,
     pub(crate) faults: Faults,
     pub(crate) boot_count: u64,
-    pub(crate) boot_transno: TransNo,
     /// Thread that evicts clients which do not answer blocking callbacks.
     lock_timer: Mutex<Option<Timer>>,
     /// Threads that check space and deadlines, and count inodes.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Records durably that a run has begun. Returns whether the last run was stopped cleanly, and then the
-/// number of inodes.
-fn begin_run(store: &MetaStore, record: &mut MdtRecord) -> Result<(bool, Option<u64>), MdsError> {
+/// What is known at the start of a run.
+struct RunBegun {
+    /// True if the last run was stopped cleanly.
+    was_clean: bool,
+    /// Number of inodes, known after a clean stop.
+    inodes: Option<u64>,
+    runs: Runs,
+}
+
+/// Sequences that are skipped at a start after which some may be lost that clients use: more than clients get before
+/// that is durable.
+const SEQUENCES_SKIPPED: u64 = 1 << 10;
+
+/// Records durably that a run has begun.
+fn begin_run(store: &MetaStore, record: &mut MdtRecord) -> Result<RunBegun, MdsError> {
     record.boot_count += 1;
     let was_clean = std::mem::take(&mut record.clean);
     let inodes = record.inodes.take().filter(|_| was_clean);
+    let earlier = store.get(META, RUNS_KEY, |value| value.and_then(|value| RunsRecord::decode(value).ok()))?;
+    let mut earlier = earlier.unwrap_or_default();
+    let (runs, first) =
+        Runs::begin(&mut earlier, was_clean, store.last_transno(), nacre_env::own_process().boot);
+    if !was_clean {
+        record.next_sequence += SEQUENCES_SKIPPED;
+    }
     let mut tx = Tx::new(store.last_transno().0 + 1);
     // The record replaces itself, so an MDT on a full disk can start too.
     tx.batch().set_releasing(true);
     tx.batch().put(META, META_KEY, &record.encode());
-    store.sync(store.commit(tx.batch())?)?;
-    Ok((was_clean, inodes))
+    tx.batch().put(META, RUNS_KEY, &earlier.encode());
+    store.sync(store.commit_at_least(tx.batch(), first)?)?;
+    Ok(RunBegun { was_clean, inodes, runs })
 }
 
 /// What the parts of an MDT are built from.
@@ -144,6 +165,7 @@ struct Begun<'a> {
     record: MdtRecord,
     known: Expected,
     was_clean: bool,
+    runs: Runs,
     boot_transno: TransNo,
 }
 
@@ -235,13 +257,13 @@ impl Mds {
         }
         let data = Arc::new(DataPart::open(data, &store, dir, &record, &config)?);
         let boot_transno = store.last_transno();
-        let (was_clean, inodes) = begin_run(&store, &mut record)?;
+        let RunBegun { was_clean, inodes, runs } = begin_run(&store, &mut record)?;
         if !was_clean && record.data_apart {
             destroy_unowned(&store, &*data.store)?;
         }
         let (ended, known) = known_clients(&store)?;
         let config = &config;
-        let mds = Mds::assemble(Begun { dir, config, store, data, record, known, was_clean, boot_transno })?;
+        let mds = Mds::assemble(Begun { dir, config, store, data, record, known, was_clean, runs, boot_transno })?;
         mds.leaves.data.adapt(&mds.statfs());
         // The data store may outlive the MDT.
         let store = Arc::downgrade(&mds.leaves.store);
@@ -269,13 +291,13 @@ impl Mds {
 
     /// Builds the parts, in the order of their dependencies.
     fn assemble(begun: Begun<'_>) -> Result<Arc<Mds>, MdsError> {
-        let Begun { dir, config, store, data, record, known, was_clean, boot_transno } = begun;
+        let Begun { dir, config, store, data, record, known, was_clean, runs, boot_transno } = begun;
         let (index, boot_count) = (record.index, record.boot_count);
         let orphans = keys_of(&store, ORPHANS)?.iter().map(Fid::from_key).collect();
         let mdlocks = inode_locks(config, known.clone());
         let locks = Arc::new(LockTable::new());
         let transactions = Transactions::open(&store, &locks, index, boot_count, was_clean)?;
-        let osts = OstSet::new(index, store.clone(), config.qos)?;
+        let osts = OstSet::new(index, store.clone(), config.qos, !was_clean && !known.is_empty())?;
         let moving = Arc::new(Moving::new());
         let quotas = Arc::new(Quotas::open(&store, index, was_clean)?);
         let dir_use = Arc::new(DirUse::new());
@@ -290,6 +312,7 @@ impl Mds {
             departed: Arc::default(),
             opens: Arc::new(OpenTable::new()),
             flocks: Arc::new(FileLocks::new(mdlocks.is_recovering())),
+            replays: Arc::new(Replays::new(runs)),
             transactions: Arc::new(transactions),
             osts: Arc::new(osts),
             space: Arc::new(SpaceGuard::new(dir, store.clone(), config.reserve_bytes)),
@@ -318,13 +341,21 @@ impl Mds {
         let lookups = Arc::new(Lookups::new(&leaves, &core));
         let filesets = Arc::new(Filesets::new(&leaves, &core.coordinator));
         let sessions = Arc::new(Sessions::new(&leaves, &core, boot_count, config.recovery_window, &files));
+        let replayer = Arc::new(Replayer::new(&leaves, &core, &files));
         let is_master = leaves.index == 0;
         let quota_master = is_master.then(|| QuotaMaster::open(&leaves, &core).map(Arc::new)).transpose()?;
         Ok(Mds {
             attrs: Attributes::new(&leaves, &core, &lookups, &relayout),
             names: NameSpace::new(&leaves, &core, &files),
             moves: Arc::new(Moves::new(&leaves, &core)),
-            resolver: Arc::new(Resolver::new(&leaves, &core.layouts, &core.participant, &core.coordinator)),
+            resolver: Arc::new(Resolver::new(
+                &leaves,
+                &core.layouts,
+                &core.participant,
+                &core.coordinator,
+                &replayer,
+            )),
+            replayer,
             tenants: Tenants::new(&leaves, config.find_user, &lookups, &filesets, &sessions),
             capabilities: Capabilities::new(&leaves, &core.layouts),
             changelog: leaves.changelog.clone(),
@@ -346,7 +377,6 @@ impl Mds {
             leaves,
             core,
             boot_count,
-            boot_transno,
             files,
             filesets,
             relayout,
@@ -428,6 +458,13 @@ impl Mds {
         threads.retain(|thread| !thread.is_finished());
         threads.extend(self.leaves.counting.start(&self.leaves.signal)?);
         Ok(())
+    }
+
+    /// Returns the numbers of lost changes that clients have replayed since the start, and that were refused because of
+    /// conflicts; and the newest transaction.
+    pub fn replayed(&self) -> (u64, u64, TransNo) {
+        let (replayed, refused) = self.leaves.replays.counts();
+        (replayed, refused, self.leaves.store.last_transno())
     }
 
     /// Returns the number of starts of the target, including this one.
@@ -568,6 +605,7 @@ fn tick(mds: &Weak<Mds>, signal: &StopSignal) {
         mds.space.refresh();
         mds.leaves.data.adapt(&mds.statfs());
         mds.sessions.check_deadlines();
+        mds.replayer.apply_due();
         mds.changelogs.tick();
     }
 }

@@ -39,6 +39,7 @@ use nacre_env::clock::Instant;
 pub use pools::Pools;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The OSTs of a file system with their indexes.
@@ -57,6 +58,8 @@ fn object_sequence(mdt_index: u16, ost_index: u16) -> u64 {
 pub struct OstSet {
     mdt_index: u16,
     store: Arc<MetaStore>,
+    /// True while clients may replay layouts with objects above the marks.
+    awaits_replay: Arc<AtomicBool>,
     qos: Mutex<Qos>,
     osts: RwLock<Vec<Arc<Ost>>>,
     pools: Pools,
@@ -105,13 +108,15 @@ impl Marks {
 }
 
 impl OstSet {
-    /// Builds a set without OSTs.
+    /// Builds a set without OSTs. While it `awaits_replay`, clients may replay layouts with objects that are not
+    /// known here, so OSTs destroy none ([`OstSet::end_replay`]).
     ///
     /// # Errors
     /// None yet; marks are read as OSTs are added.
-    pub fn new(mdt_index: u16, store: Arc<MetaStore>, qos: Qos) -> Result<OstSet, MdsError> {
+    pub fn new(mdt_index: u16, store: Arc<MetaStore>, qos: Qos, awaits_replay: bool) -> Result<OstSet, MdsError> {
         Ok(OstSet {
             mdt_index,
+            awaits_replay: Arc::new(AtomicBool::new(awaits_replay)),
             store,
             qos: Mutex::new(qos),
             osts: RwLock::default(),
@@ -119,6 +124,26 @@ impl OstSet {
             chooser: Mutex::new(Chooser::new(RandomState::new().hash_one(mdt_index))),
             began: Instant::now(),
         })
+    }
+
+    /// Records that no client replays a layout any more.
+    pub fn end_replay(&self) {
+        if self.awaits_replay.swap(false, Ordering::AcqRel) {
+            self.osts.read().iter().for_each(|ost| ost.look_again_later());
+        }
+    }
+
+    /// Takes objects for a replayed layout; returns the marks to be stored with it.
+    ///
+    /// # Errors
+    /// `ESTALE` if one may belong to another file.
+    pub fn claim(&self, objects: &[(u16, Fid)]) -> StatusResult<Marks> {
+        let mut marks = Vec::new();
+        for (index, object) in objects {
+            let ost = self.osts.read().iter().find(|ost| ost.index == *index).cloned();
+            marks.push((*index, ost.ok_or(Status::ESTALE)?.claim(object)?));
+        }
+        Ok(Marks(marks))
     }
 
     /// Adds OSTs, or replaces the endpoints of known ones.
@@ -129,7 +154,7 @@ impl OstSet {
                 ost.set_endpoint(endpoint);
                 continue;
             }
-            let ost = Arc::new(Ost::new(index, endpoint, self.stored_mark(index)?));
+            let ost = Arc::new(Ost::new(index, endpoint, self.stored_mark(index)?, &self.awaits_replay));
             worker::start(&ost, &self.store)?;
             watch::start(&ost)?;
             let mut all = self.osts.write();

@@ -5,6 +5,7 @@ use crate::locks::{Reach, Want, unless_interrupted};
 use crate::lookups::Listing;
 use crate::mds::Mds;
 use crate::namespace::Making;
+use crate::sessions::is_of_recovery;
 use crate::suspend::{ATTEMPTS, Caller, Suspended, names_of};
 use crate::tenants::shown_to;
 use crate::tx::Tx;
@@ -16,6 +17,7 @@ use nacre_wire::connect::RunStart;
 use nacre_wire::mds::MdsRequest::*;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::peer::{PeerReply, PeerRequest};
+use nacre_wire::replay::ReplayedChange;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,6 +65,12 @@ impl MdsService for Mds {
         }
         self.leaves.clients.check(&export.client)?;
         self.sessions.note_request(&export.client, request);
+        if !is_of_recovery(request) && !matches!(request, MdsRequest::RecoveryDone) {
+            self.replayer.await_all()?;
+        }
+        if let MdsRequest::Replay { changes } = request {
+            return self.replay(export, changes);
+        }
         match export.standing() {
             None => self.serve(export, call, request, None),
             Some(standing) => self.tenants.serve(export, call, request, &standing, |call, request| {
@@ -163,9 +171,20 @@ impl Mds {
     }
 
     /// Returns the values from the start of this run.
-    fn run_start(&self) -> RunStart {
+    fn run_start(&self, client: &ClientUuid) -> StatusResult<RunStart> {
         let boot_id = nacre_env::own_process().boot;
-        RunStart { run: self.boot_count, newest: self.boot_transno.0, boot_id }
+        let (losses, replayed) = (self.leaves.replays.losses().to_vec(), self.replayer.replayed(client)?);
+        Ok(RunStart { run: self.boot_count, boot_id, losses, replayed })
+    }
+
+    /// Executes lost changes of a client again, each as the client's standing permits.
+    fn replay(&self, export: &Export, changes: &[ReplayedChange]) -> StatusResult<MdsAnswer> {
+        self.replayer.replay(export, changes, &self.capabilities, &|call, request| match export.standing() {
+            None => self.serve(export, call, request, None),
+            Some(standing) => self.tenants.serve(export, call, request, &standing, |call, request| {
+                self.serve(export, call, request, Some(&standing))
+            }),
+        })
     }
 
     /// Assigns an unused sequence.
@@ -225,13 +244,18 @@ impl Mds {
                 self.core.tree.free_of(*mdt);
                 self.leaves.transactions.transactions_of(*mdt, after.as_ref())
             }
-            PeerRequest::Prepare { op, fids, names } => {
+            PeerRequest::Prepare { op, fids, names, replays } => {
                 self.resolver.await_own_greetings();
+                if !replays {
+                    self.replayer.await_all()?;
+                }
                 self.core.participant.prepare(*op, fids, names)?
             }
-            PeerRequest::Apply { transaction } => {
+            PeerRequest::Apply { transaction, transno } => {
                 self.resolver.await_own_greetings();
-                self.core.participant.apply(transaction)?
+                let applied = self.core.participant.apply(transaction)?;
+                self.leaves.transactions.note_coordinated(&transaction.id, *transno);
+                applied
             }
             PeerRequest::Abort { op } => self.core.participant.abort(op)?,
             PeerRequest::Outcome { op } => self.leaves.transactions.outcome(op)?,
@@ -331,7 +355,12 @@ impl Mds {
             ReplayFileLocks { fid, locks } => self.sessions.replay_file_locks(caller, fid, locks),
             GetLock { fid, lock } => self.sessions.get_lock(caller, fid, lock),
             Changelog(_) | Quota(_) | DirUse(_) => self.run_account(caller, request),
-            MdsRequest::RunStart => Ok(self.core.commits.answer(MdsReply::RunStart(self.run_start()))),
+            MdsRequest::RunStart => {
+                Ok(self.core.commits.answer(MdsReply::RunStart(self.run_start(&caller.client)?)))
+            }
+            RecoveryDone => Ok(self.core.commits.answer(MdsReply::Done)),
+            // Executed before this.
+            Replay { .. } => Err(Status::EPROTO),
             Ping => self.lease_of(caller),
             Intent { fid, name, handle } => self.intend(caller, fid, *name, *handle),
             Locks { request } => Ok(self.core.commits.answer(self.sessions.serve_locks(caller, request)?)),

@@ -12,7 +12,7 @@ use crate::leaves::Leaves;
 use crate::mdlocks::LAYOUT;
 use crate::open_files::OpenFiles;
 use crate::suspend::Caller;
-use crate::tables::{CLIENTS, REPLIES};
+use crate::tables::{CLIENTS, REPLAYED, REPLIES};
 use crate::tx::now;
 use nacre_dlm::LockOwner;
 use nacre_env::clock::Instant;
@@ -137,7 +137,9 @@ impl Sessions {
         // Clients must be able to connect to a full MDT, to remove files.
         tx.batch().set_releasing(true);
         tx.batch().put(CLIENTS, &client.0, &record.encode());
-        self.core.commits.commit(&mut tx).map(|_| ())
+        // Durable, so that the next run awaits the client's replay.
+        let transno = self.core.commits.commit(&mut tx)?;
+        self.leaves.records.sync(transno)
     }
 
     fn await_grant(&self, client: &ClientUuid, deadline: Instant) -> StatusResult<LeaseGrant> {
@@ -283,6 +285,7 @@ impl Sessions {
             .map_err(|error| self.leaves.records.store_failed(&error))?;
         if known {
             tx.batch().delete(CLIENTS, &client.0);
+            tx.batch().delete(REPLAYED, &client.0);
         }
         tx.batch().set_releasing(true);
         self.core.commits.commit(&mut tx).map(|_| ())
@@ -293,18 +296,7 @@ impl Sessions {
         if !self.leaves.recovery.is_under_way() {
             return;
         }
-        let replays = match request {
-            MdsRequest::Open { flags, .. } => flags.contains(OpenFlags::REPLAY),
-            MdsRequest::Ping
-            | MdsRequest::RunStart
-            | MdsRequest::LeaseReleased { .. }
-            | MdsRequest::Locks { .. }
-            | MdsRequest::ReplayFileLocks { .. }
-            | MdsRequest::Close { .. }
-            | MdsRequest::CloseWrite { .. } => true,
-            _ => false,
-        };
-        if !replays {
+        if !is_of_recovery(request) {
             self.destroy_closed(self.leaves.recovery.stop_awaiting(client));
         }
     }
@@ -409,12 +401,36 @@ impl Sessions {
         }
     }
 
-    /// Grants file locks again once no client may replay any, which is when all have ended their replay or
-    /// were given up.
+    /// Grants file locks, and lets OSTs destroy objects without files, once no client may replay any lock or change:
+    /// all have ended their replay or were given up.
     pub(crate) fn note_recovered(&self) {
-        if self.leaves.flocks.is_recovering() && !self.leaves.mdlocks.is_recovering() {
+        // A replay may wait for a client that is not awaited any more.
+        self.leaves.replays.wake();
+        if self.leaves.mdlocks.is_recovering() {
+            return;
+        }
+        if self.leaves.flocks.is_recovering() {
             self.leaves.flocks.end_recovery();
         }
+        if !self.leaves.replays.are_pending(false) {
+            self.leaves.osts.end_replay();
+        }
+    }
+}
+
+/// Returns true for requests that a client may send before it has reopened everything.
+pub(crate) fn is_of_recovery(request: &MdsRequest<'_>) -> bool {
+    match request {
+        MdsRequest::Open { flags, .. } => flags.contains(OpenFlags::REPLAY),
+        MdsRequest::Ping
+        | MdsRequest::RunStart
+        | MdsRequest::Replay { .. }
+        | MdsRequest::LeaseReleased { .. }
+        | MdsRequest::Locks { .. }
+        | MdsRequest::ReplayFileLocks { .. }
+        | MdsRequest::Close { .. }
+        | MdsRequest::CloseWrite { .. } => true,
+        _ => false,
     }
 }
 

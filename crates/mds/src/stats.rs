@@ -131,9 +131,11 @@ fn service_row(request: &MdsRequest<'_>) -> usize {
         | MdsRequest::LockFile { .. }
         | MdsRequest::ReplayFileLocks { .. }
         | MdsRequest::GetLock { .. } => const { of("ldlm_flock_enqueue") },
-        MdsRequest::Ping | MdsRequest::LeaseReleased { .. } | MdsRequest::RunStart => {
-            const { of("obd_ping") }
-        }
+        MdsRequest::Ping
+        | MdsRequest::LeaseReleased { .. }
+        | MdsRequest::RunStart
+        | MdsRequest::Replay { .. }
+        | MdsRequest::RecoveryDone => const { of("obd_ping") },
         MdsRequest::Peer(_) => const { of("out_update") },
         MdsRequest::ReadDir { .. } | MdsRequest::Scan { .. } => const { of("mds_readpage") },
         MdsRequest::Close { .. } | MdsRequest::CloseWrite { .. } => const { of("mds_close") },

@@ -15,8 +15,8 @@ pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 /// Name of the attribute with file capabilities.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-/// The MDT record, under [`META_KEY`], the head of the changelog, under [`CHANGES_HEAD_KEY`], and grace times, under
-/// [`QUOTA_GRACES_KEY`].
+/// The MDT record, under [`META_KEY`], earlier runs, under [`RUNS_KEY`], the head of the changelog, under
+/// [`CHANGES_HEAD_KEY`], and grace times, under [`QUOTA_GRACES_KEY`].
 pub const META: Table = Table(1);
 /// FID -> inode record.
 pub const INODES: Table = Table(2);
@@ -65,6 +65,11 @@ pub const QUOTA_USES: Table = Table(19);
 /// OST index (u16), object FID -> owner record: objects whose owners have changed.
 pub const OWNER_CHANGES: Table = Table(20);
 
+/// Client UUID -> transno (u64, little-endian) of its newest lost change that has been replayed.
+pub const REPLAYED: Table = Table(21);
+
+/// Key of earlier runs in [`META`].
+pub const RUNS_KEY: &[u8] = b"runs";
 /// Key of the MDT record in [`META`].
 pub const META_KEY: &[u8] = b"mdt";
 /// Key of the head of the changelog in [`META`].

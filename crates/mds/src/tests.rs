@@ -26,6 +26,7 @@ mod projects;
 mod quota;
 mod recovery;
 mod relayout;
+mod replay;
 mod renames;
 mod silent;
 mod tenants;

@@ -1,5 +1,6 @@
 //! A transaction under construction: the batch, and the changes of records in memory after its commit.
 
+use crate::replay;
 use crate::tables::{DESTROYS, DIRENTS, INODES, OWNER_CHANGES, PRESENT, destroy_key, dirent_key};
 use nacre_ondisk::{DirentRecord, InodeRecord, OpenedRecord, OwnerRecord};
 use nacre_store::Batch;
@@ -29,9 +30,9 @@ const KEEP_RECORDS: usize = 64;
 /// Largest buffer in bytes that is kept for the next transaction.
 const KEEP_MAX: usize = 256 << 10;
 
-/// Returns the server's time.
+/// Returns the server's time; the original time of a change that is replayed.
 pub(crate) fn now() -> Timestamp {
-    Timestamp::from(nacre_env::clock::wall())
+    replay::time().unwrap_or_else(|| Timestamp::from(nacre_env::clock::wall()))
 }
 
 /// See the [module documentation](self).

@@ -83,6 +83,52 @@ impl MdtRecord {
     }
 }
 
+/// Format version of [`RunsRecord`].
+pub const RUNS_VERSION: u8 = 1;
+/// Starts that [`RunsRecord`] keeps.
+pub const RUNS_MAX: usize = 64;
+
+/// Earlier runs of an MDT, from which clients learn what it has lost.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RunsRecord {
+    /// Boot id of the host of the last run.
+    pub boot_id: [u8; 16],
+    /// Newest transactions found at the last starts that followed no orderly shutdown, in ascending order; at most
+    /// [`RUNS_MAX`].
+    pub newest: Vec<u64>,
+}
+
+impl RunsRecord {
+    /// Encodes the record.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![RUNS_VERSION, 0, 0, 0, 0, 0, 0, 0];
+        out.extend_from_slice(&self.boot_id);
+        for newest in &self.newest {
+            out.extend_from_slice(&newest.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If the bytes are not a record of this version.
+    pub fn decode(bytes: &[u8]) -> Result<RunsRecord, DecodeError> {
+        let mut reader = Reader::new(bytes, RUNS_VERSION)?;
+        reader.reserved::<7>()?;
+        let boot_id = reader.array()?;
+        let (all, rest) = reader.remainder().as_chunks::<8>();
+        if all.len() > RUNS_MAX || !rest.is_empty() {
+            return Err(DecodeError::Field("starts"));
+        }
+        let newest: Vec<u64> = all.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+        if !newest.is_sorted() {
+            return Err(DecodeError::Field("starts"));
+        }
+        Ok(RunsRecord { boot_id, newest })
+    }
+}
+
 /// High-water mark of an MDT on one OST; written with each layout that uses objects of the OST.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OstMarkRecord {
@@ -149,6 +195,12 @@ mod tests {
         bytes[0] = 1;
         assert_eq!(MdtRecord::decode(&bytes[..32]), Ok(unknown), "version 1");
         assert!(MdtRecord::decode(&bytes).is_err());
+        let runs = RunsRecord { boot_id: [7; 16], newest: vec![5, 0x1_0000_0009] };
+        let mut bytes = vec![1, 0, 0, 0, 0, 0, 0, 0];
+        bytes.extend([7; 16]);
+        bytes.extend([5, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!((runs.encode(), RunsRecord::decode(&bytes)), (bytes.clone(), Ok(runs)));
+        assert!(RunsRecord::decode(&bytes[..bytes.len() - 1]).is_err());
         let mark = OstMarkRecord { sequence: 0x1_0001_0000, last_used: 9 };
         let bytes = [1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0];
         assert_eq!(mark.encode(), bytes);
@@ -163,6 +215,7 @@ mod tests {
                 *first = version;
             }
             let _ = MdtRecord::decode(&bytes);
+            let _ = RunsRecord::decode(&bytes);
             let _ = OstMarkRecord::decode(&bytes);
         }
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::IntoRawFd;
-use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -430,65 +430,117 @@ fn replace_dir(from: &Path, to: &Path) {
     assert!(copied.success(), "{}", from.display());
 }
 
-#[test]
-fn fsync_and_close_tell_what_an_mdt_has_lost_with_its_host() {
+/// Content of an MDT's disk, to be put back as if its host had lost power since.
+struct Disk {
+    target: PathBuf,
+    copy: PathBuf,
+}
+
+impl Disk {
+    /// Copies the disk of a running MDT.
+    fn copy(cluster: &Cluster, role: &str) -> Disk {
+        let disk = Disk { target: cluster.data().join(role), copy: cluster.data().join("disk") };
+        let stopped = Stopped::begin(cluster, cluster.pid(role));
+        replace_dir(&disk.target, &disk.copy);
+        drop(stopped);
+        disk
+    }
+
+    /// Starts the MDT with that content.
+    fn put_back(self, cluster: &mut Cluster, role: &str) {
+        cluster.kill(role);
+        replace_dir(&self.copy, &self.target);
+        fs::remove_dir_all(&self.copy).expect("removed");
+        cluster.start_all();
+    }
+}
+
+fn power_cluster(fsname: &str) -> Option<Cluster> {
     if !have(&["/dev/fuse"]) || !have_root() {
-        return;
+        return None;
     }
-    let options = Options { fsname: "power".to_owned(), mdts: 2, ..Options::default() };
-    let mut cluster = Cluster::start_with(Shape::Separate, &options);
-    if cluster.is_foreign() {
-        return;
-    }
+    let options = Options { fsname: fsname.to_owned(), mdts: 2, ..Options::default() };
+    Some(Cluster::start_with(Shape::Separate, &options)).filter(|cluster| !cluster.is_foreign())
+}
+
+#[test]
+fn what_an_mdt_has_lost_with_its_host_is_replayed_by_its_clients() {
+    let Some(mut cluster) = power_cluster("power") else { return };
+    let other = cluster.add_mount();
     let path = cluster.mount().join("d");
     cluster.lfs(&["mkdir", "-i", "1", path.to_str().expect("text")]).success();
-    for name in ["removed", "renamed", "changed", "closed", "untouched"] {
+    for name in ["removed", "renamed", "changed", "rewritten"] {
         fs::write(path.join(name), name).expect("write");
     }
     let open = |name: &str| File::open(path.join(name)).expect("open");
-    let (directory, other) = (File::open(&path).expect("open"), File::open(cluster.mount()).expect("open"));
-    let (changed, closed, untouched) = (open("changed"), open("closed"), open("untouched"));
+    let (directory, changed) = (File::open(&path).expect("open"), open("changed"));
     directory.sync_all().expect("fsync");
-    // Content of its disk at the time of the power cut.
-    let (target, disk) = (cluster.data().join("mdt0001"), cluster.data().join("disk"));
-    let stopped = Stopped::begin(&cluster, cluster.pid("mdt0001"));
-    replace_dir(&target, &disk);
-    drop(stopped);
+    let disk = Disk::copy(&cluster, "mdt0001");
 
+    // Changes of two mounts that depend on each other, and files with objects that the MDT does not know afterwards.
     let mut made = File::create(path.join("made")).expect("create");
     made.write_all(b"data").expect("write");
+    fs::create_dir(path.join("sub")).expect("made");
+    fs::write(other.join("d/sub/below"), content(3, 3 << 20)).expect("write");
+    fs::rename(path.join("sub"), path.join("moved")).expect("renamed");
+    fs::hard_link(other.join("d/moved/below"), other.join("d/link")).expect("linked");
     fs::remove_file(path.join("removed")).expect("unlink");
-    fs::rename(path.join("renamed"), path.join("new name")).expect("rename");
-    for file in [&changed, &closed] {
-        file.set_permissions(fs::Permissions::from_mode(0o600)).expect("chmod");
-    }
+    fs::rename(path.join("renamed"), path.join("new name")).expect("renamed");
+    changed.set_permissions(fs::Permissions::from_mode(0o600)).expect("chmod");
+    fs::write(path.join("rewritten"), "again").expect("write");
     fs::write(cluster.mount().join("elsewhere"), "on the other MDT").expect("write");
-    cluster.kill("mdt0001");
-    replace_dir(&disk, &target);
-    fs::remove_dir_all(&disk).expect("removed");
-    cluster.start_all();
+    disk.put_back(&mut cluster, "mdt0001");
+
+    assert_eq!(directory.sync_all().map_err(|error| error.raw_os_error()), Ok(()), "nothing is lost");
+    assert!(made.sync_all().is_ok() && changed.sync_all().is_ok());
+    for mount in [cluster.mount(), other.as_path()] {
+        let at = |name: &str| mount.join("d").join(name);
+        let mut names: Vec<_> =
+            fs::read_dir(mount.join("d")).expect("listed").map(|entry| entry.expect("read").file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["changed", "link", "made", "moved", "new name", "rewritten"]);
+        assert_eq!(fs::read(at("made")).expect("read"), b"data");
+        assert_eq!(fs::read(at("rewritten")).expect("read"), b"again");
+        assert!(fs::read(at("moved/below")).expect("read") == content(3, 3 << 20));
+        assert_eq!(fs::metadata(at("link")).expect("there").nlink(), 2);
+        assert_eq!(fs::metadata(at("changed")).expect("there").permissions().mode() & 0o777, 0o600);
+    }
+    let status = cluster.lctl(&["get_param", "-n", "mdt.power-MDT0001.recovery_status"]).success().stdout;
+    let replayed = status.lines().find_map(|line| line.strip_prefix("replayed_requests: "));
+    assert!(replayed.and_then(|count| count.parse::<u64>().ok()).is_some_and(|count| count >= 10), "{status}");
+    assert!(status.contains("refused_requests: 0"), "{status}");
+    drop((directory, made, changed));
+    cluster.stop_and_check();
+}
+
+#[test]
+fn fsync_and_close_tell_what_cannot_be_replayed() {
+    let Some(mut cluster) = power_cluster("lost") else { return };
+    let other = cluster.add_mount();
+    let path = cluster.mount().join("d");
+    cluster.lfs(&["mkdir", "-i", "1", path.to_str().expect("text")]).success();
+    let directory = File::open(&path).expect("open");
+    directory.sync_all().expect("fsync");
+    let disk = Disk::copy(&cluster, "mdt0001");
+    // The directory that the file is in was made by a mount that does not return.
+    fs::create_dir(other.join("d/sub")).expect("made");
+    let below = File::create(path.join("sub/below")).expect("create");
+    let closed = File::create(path.join("sub/closed")).expect("create");
+    fs::write(path.join("beside"), "beside").expect("write");
+    let victim = cluster.run().processes().into_iter();
+    let mut victim = victim.filter(|(_, words)| words.iter().any(|word| Path::new(word) == other));
+    cluster.signal(victim.next().expect("the second mount has a process").0, Signal::KILL);
+    disk.put_back(&mut cluster, "mdt0001");
 
     let fsync = |file: &File| file.sync_all().map_err(|error| error.raw_os_error());
-    assert_eq!(errno(directory.sync_all()), libc::EIO);
-    assert_eq!(fsync(&directory), Ok(()), "told once");
-    assert_eq!(errno(made.sync_all()), libc::EIO);
-    assert_eq!(errno(changed.sync_all()), libc::EIO);
-    assert_eq!(fsync(&changed), Ok(()), "told once");
+    assert_eq!(errno(below.sync_all()), libc::EIO);
+    assert_eq!(fsync(&below), Ok(()), "told once");
     // SAFETY: the descriptor is this function's own.
     let outcome = unsafe { libc::close(closed.into_raw_fd()) };
     assert_eq!((outcome, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EIO)));
-    assert_eq!((fsync(&untouched), fsync(&other)), (Ok(()), Ok(())), "nothing of these is lost");
-    // The reported loss was real.
-    let mode = |name: &str| fs::metadata(path.join(name)).expect("there").permissions().mode() & 0o777;
-    assert_eq!((path.join("removed").exists(), path.join("made").exists()), (true, false));
-    assert_eq!((path.join("new name").exists(), mode("renamed"), mode("changed")), (false, 0o644, 0o644));
-    // Changes that are made and synced from here on survive, though transaction numbers are reused.
-    changed.set_permissions(fs::Permissions::from_mode(0o640)).expect("chmod");
-    assert_eq!((fsync(&changed), fsync(&directory)), (Ok(()), Ok(())));
-    cluster.kill("mdt0001");
-    cluster.start_all();
-    assert_eq!((mode("changed"), fsync(&changed), fsync(&directory)), (0o640, Ok(()), Ok(())));
-    drop((directory, other, made, changed, untouched));
+    assert!(!path.join("sub").exists());
+    assert_eq!((fs::read(path.join("beside")).expect("read"), fsync(&directory)), (b"beside".to_vec(), Ok(())));
+    drop((below, directory));
     cluster.stop_and_check();
 }
 

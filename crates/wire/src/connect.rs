@@ -8,12 +8,12 @@ use crate::codec::{wire_flags, wire_struct};
 use crate::frame::ChecksumType;
 use crate::mds::LeaseGrant;
 use bitflags::bitflags;
-use nacre_types::{ClientUuid, ProcessIdentity};
+use nacre_types::{ClientUuid, ProcessIdentity, TransNo};
 
 /// Oldest protocol version that this program speaks.
 pub const VERSION_MIN: u16 = 4;
 /// Newest protocol version that this program speaks. 1: the first; 2: layouts, closes and requests to objects
-/// record whether an object was written to; 3: keys of servers and clients; 4: quotas.
+/// record whether an object was written to; 3: keys of servers and clients; 4: quotas, replay of lost changes.
 pub const VERSION_MAX: u16 = 4;
 
 bitflags! {
@@ -99,15 +99,32 @@ pub struct Connected {
     pub lease: Option<LeaseGrant>,
 }
 
+/// Transactions between the newest one that a metadata server finds at its start, and the first one of its run: more
+/// than it can acknowledge before they are durable. So no transno is used twice, and a transno in this range is that of
+/// a lost transaction.
+pub const RUN_GAP: u64 = 1 << 32;
+
 /// State of a metadata server at the start of its run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RunStart {
     /// Number of the run; grows by one with each start.
     pub run: u64,
-    /// Newest transaction of earlier runs in the log at the start: later acknowledged ones are lost.
-    pub newest: u64,
     /// Boot id of the server's host.
     pub boot_id: [u8; 16],
+    /// Newest transactions found at the last starts that followed no orderly shutdown, in ascending order: acknowledged
+    /// ones in the [`RUN_GAP`] after each of them are lost.
+    pub losses: Vec<TransNo>,
+    /// Newest lost transaction of the asking client that has been replayed.
+    pub replayed: TransNo,
+}
+
+impl RunStart {
+    /// Returns true if the server has lost an acknowledged transaction, and the client has not replayed it.
+    pub fn has_lost(&self, transno: TransNo) -> bool {
+        let at = self.losses.partition_point(|newest| newest.0 < transno.0);
+        let newest = at.checked_sub(1).and_then(|before| self.losses.get(before));
+        transno > self.replayed && newest.is_some_and(|newest| transno.0 - newest.0 <= RUN_GAP)
+    }
 }
 
 /// Body of a refused connect if the version ranges do not overlap; other refusals have an empty body.
@@ -122,7 +139,7 @@ pub struct Refusal {
 wire_flags!(ConnectFlags);
 wire_struct!(Connect { version_min, version_max, features, flags, client, fsname, process, cpu, instance });
 wire_struct!(Connected { version, features, instance, boot_id, known, generation, in_flight_max, lease });
-wire_struct!(RunStart { run, newest, boot_id });
+wire_struct!(RunStart { run, boot_id, losses, replayed });
 wire_struct!(Refusal { version_min, version_max });
 
 /// Returns the newest version in both ranges, if any.
@@ -134,6 +151,16 @@ pub fn agree_version(theirs_min: u16, theirs_max: u16) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_transaction_in_the_gap_before_a_run_is_lost_unless_it_was_replayed() {
+        let losses = [10, 500 + RUN_GAP].map(TransNo).to_vec();
+        let start = |replayed| RunStart { run: 7, boot_id: [0; 16], losses: losses.clone(), replayed };
+        let lost = |transno| start(TransNo(0)).has_lost(TransNo(transno));
+        assert_eq!([0, 9, 10, 11, 10 + RUN_GAP].map(lost), [false, false, false, true, true]);
+        assert_eq!([11 + RUN_GAP, 500 + RUN_GAP, 501 + RUN_GAP].map(lost), [false, false, true]);
+        assert!(!start(TransNo(11)).has_lost(TransNo(11)) && start(TransNo(11)).has_lost(TransNo(12)));
+    }
 
     #[test]
     fn versions_meet_at_the_newest_common_one() {

@@ -23,6 +23,7 @@ pub mod mgs;
 pub mod oss;
 pub mod peer;
 pub mod quota;
+pub mod replay;
 mod roles;
 mod statfs;
 

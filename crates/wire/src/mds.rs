@@ -7,6 +7,7 @@ pub use crate::file_lock::{FileLock, LockFamily, LockMode, LockOwner, ProcessLoc
 use crate::lock::LockRequest;
 use crate::peer::{PeerReply, PeerRequest};
 use crate::quota::{QuotaReply, QuotaRequest};
+use crate::replay::ReplayedChange;
 pub use crate::statfs::Statfs;
 use bitflags::bitflags;
 use nacre_layout::{Layout, LayoutRequest};
@@ -553,6 +554,15 @@ pub enum MdsRequest<'a> {
     Quota(QuotaRequest),
     /// Request about inodes and space below directories. Reply: `DirUse`.
     DirUse(DirUseRequest),
+    /// Replays changes of the client that the target has lost, in the order of their transnos. The target executes
+    /// the changes of all clients in that order, and waits for clients of its last run that may have earlier ones. On
+    /// reply they are durable. Reply: `Outcomes`, in the order of the request.
+    Replay {
+        /// Changes, each later than the one before; at most [`crate::replay::REPLAYED_MAX`].
+        changes: Vec<ReplayedChange>,
+    },
+    /// Ends the client's recovery: it has replayed everything and reopened its files. Reply: `Done`.
+    RecoveryDone,
 }
 
 /// Guarantee for the owner of an open file while its lease holds. A lease ends without a notification when
@@ -609,6 +619,8 @@ impl MdsRequest<'_> {
                 | MdsRequest::Inodes { .. }
                 | MdsRequest::DirUse(_)
                 | MdsRequest::RunStart
+                | MdsRequest::Replay { .. }
+                | MdsRequest::RecoveryDone
         )
     }
 }

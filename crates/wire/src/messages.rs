@@ -137,6 +137,8 @@ wire_enum!(MdsRequest<'a> {
     51 = Changelog(request),
     52 = Quota(request),
     53 = DirUse(request),
+    54 = Replay { changes },
+    55 = RecoveryDone,
 });
 
 wire_enum!(MdsReply {

@@ -2,7 +2,7 @@
 
 use crate::codec::{Decode, DecodeResult, Encode, Reader, put_bytes, wire_enum, wire_lists, wire_struct};
 use crate::quota::{QuotaReport, QuotaRound};
-use nacre_types::{ClientUuid, Fid, FileKind, Timestamp, Xid};
+use nacre_types::{ClientUuid, Fid, FileKind, Timestamp, TransNo, Xid};
 
 /// Largest number of MDTs in one distributed transaction: as many as a striped directory may have.
 pub const PARTS_MAX: usize = 2000;
@@ -309,12 +309,16 @@ pub enum PeerRequest {
         fids: Vec<Fid>,
         /// Names to be locked, in any directories, which are not locked as a whole.
         names: Vec<Name>,
+        /// True for a lost change that a client replays: then it does not wait for other replayed changes.
+        replays: bool,
     },
-    /// Commits the part of a transaction that its coordinator has committed. Reply: `Done`, when the part is
+    /// Commits the part of a transaction that its coordinator has committed. Reply: `Applied`, when the part is
     /// committed.
     Apply {
         /// The whole transaction.
         transaction: Transaction,
+        /// Transaction of the coordinator's part in its store.
+        transno: TransNo,
     },
     /// Aborts a prepared transaction. Reply: `Done`.
     Abort {
@@ -410,6 +414,9 @@ pub enum PeerReply {
     Greeting {
         /// Transactions; none if there are no more.
         transactions: Vec<Transaction>,
+        /// For each of them, the transaction of the asking MDT's part in its store; 0 where the answering MDT does not
+        /// know it.
+        transnos: Vec<TransNo>,
         /// For each coordinator, the first transaction that may not be durable everywhere.
         finished: Vec<TransactionId>,
     },
@@ -437,6 +444,11 @@ pub enum PeerReply {
     Fid(Fid),
     /// Report for a quota round.
     Quota(QuotaReport),
+    /// The part of a transaction is committed.
+    Applied {
+        /// Transaction of the part in the store of the answering MDT.
+        transno: TransNo,
+    },
 }
 
 wire_enum!(Update {
@@ -462,8 +474,8 @@ wire_enum!(Update {
 });
 wire_enum!(PeerRequest {
     1 = Hello { mdt, after },
-    2 = Prepare { op, fids, names },
-    3 = Apply { transaction },
+    2 = Prepare { op, fids, names, replays },
+    3 = Apply { transaction, transno },
     4 = Abort { op },
     5 = Outcome { op },
     6 = Sync { op },
@@ -484,11 +496,12 @@ wire_enum!(PeerReply {
     1 = Transactions(transactions),
     2 = Prepared { found, names, clock },
     3 = Record(found),
-    4 = Greeting { transactions, finished },
+    4 = Greeting { transactions, transnos, finished },
     5 = HashSeed(seed),
     6 = Moved { version, upto },
     7 = Fid(fid),
     8 = Quota(report),
+    9 = Applied { transno },
 });
 wire_struct!(Part { mdt, updates });
 wire_struct!(Transaction { id, stamp, client, now, parts });

@@ -19,6 +19,8 @@ impl MdsRequest<'_> {
         match self {
             MdsRequest::Peer(_) => Roles::MDS,
             MdsRequest::RunStart
+            | MdsRequest::Replay { .. }
+            | MdsRequest::RecoveryDone
             | MdsRequest::Statfs
             | MdsRequest::AllocateSequence
             | MdsRequest::Lookup { .. }

@@ -1,6 +1,6 @@
 //! A metadata target as the client sees it.
 
-use crate::requests::unsynced::Unsynced;
+use crate::requests::kept::Kept;
 use nacre_env::sync::Mutex;
 use nacre_lock::LockHandle;
 use nacre_rpc::MdsEndpoint;
@@ -22,7 +22,7 @@ pub(crate) struct Mdt {
     /// How often the open files there were re-opened.
     pub recoveries: AtomicU64,
     /// Changes that it may still lose.
-    pub unsynced: Unsynced,
+    pub kept: Kept,
     pub(super) fids: Mutex<FidPool>,
 }
 
@@ -34,7 +34,7 @@ impl Mdt {
             last_transno: AtomicU64::new(0),
             last_elsewhere: AtomicU64::new(0),
             recoveries: AtomicU64::new(0),
-            unsynced: Unsynced::default(),
+            kept: Kept::default(),
             fids: Mutex::new(FidPool::default()),
         }
     }
@@ -42,12 +42,6 @@ impl Mdt {
     /// Returns the last transaction that is durable there, with all before it.
     pub fn last_committed(&self) -> u64 {
         self.last_committed.load(Ordering::Relaxed)
-    }
-
-    /// Lowers the recorded transactions after the start of a run whose newest transaction is this one.
-    pub fn forget_later(&self, newest: u64) {
-        self.last_committed.fetch_min(newest, Ordering::Relaxed);
-        self.last_transno.fetch_min(newest, Ordering::Relaxed);
     }
 }
 

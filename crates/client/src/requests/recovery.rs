@@ -1,32 +1,54 @@
-//! MDTs that have restarted, and which changes they have lost.
+//! MDTs that have restarted: the changes that they have lost, and their replay.
 
 use crate::requests::Requests;
-use crate::requests::mdt::open_again_is_given_up;
-use crate::requests::unsynced::changed_by;
+use crate::requests::kept::{Noted, kept_of};
+use crate::requests::mdt::{Mdt, open_again_is_given_up};
 use nacre_rpc::MdsEndpoint;
-use nacre_types::{Cred, Fid, StatusResult};
-use nacre_wire::mds::{MdsReply, MdsRequest};
+use nacre_types::{Cred, Fid, Status, StatusResult, TransNo};
+use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest};
+use nacre_wire::replay::{REPLAYED_BYTES, REPLAYED_MAX, ReplayedChange};
+
+/// Result of the replay of changes.
+#[derive(Default)]
+struct Replayed {
+    /// Number of changes that the MDT has again.
+    done: usize,
+    /// Number of changes that are lost.
+    lost: usize,
+}
 
 impl Requests {
-    /// Records that an MDT has acknowledged a request with a change. It matters only if the MDT's host may
+    /// Keeps a change that an MDT has acknowledged until it is durable. That matters only if the MDT's host may
     /// lose power while this client lives.
-    pub(crate) fn note_unsynced(&self, fid: Fid, request: &MdsRequest<'_>, reply: &MdsReply, transno: u64) {
+    pub(crate) fn keep(&self, cred: &Cred, fid: Fid, request: &MdsRequest<'_>, answer: &MdsAnswer) {
         let Ok(mdt) = self.mdt(fid) else { return };
-        if !mdt.endpoint.is_local()
-            && mdt.unsynced.note(changed_by(request, reply), transno, mdt.last_committed())
-            && let Err(status) = self.commit(fid, nacre_types::TransNo(transno))
-        {
-            log::warn!("making changes durable at MDT{:04x}: {status}", fid.mdt_index());
+        if mdt.endpoint.is_local() {
+            return;
+        }
+        let Some(change) = kept_of(cred, request, answer) else { return };
+        match mdt.kept.note(change, TransNo(mdt.last_committed())) {
+            Noted::Kept => {}
+            Noted::Full => {
+                if let Err(status) = self.commit(fid, answer.transno) {
+                    log::warn!("making changes durable at MDT{:04x}: {status}", fid.mdt_index());
+                }
+            }
+            // The answer came from the last run, and this thread enters it only now.
+            Noted::Lost => {
+                if let Err(status) = self.meet_run(fid.mdt_index(), &*mdt.endpoint, true) {
+                    log::warn!("replaying a change at MDT{:04x}: {status}", fid.mdt_index());
+                }
+            }
         }
     }
 
-    /// Asks an MDT with which state its run began, and records what it has lost. To be called at the first
-    /// connection, and before other requests continue after a restart. True if it has lost changes of this
+    /// Asks an MDT with which state its run began, and, if `replays`, replays what it has lost. To be called at the
+    /// first connection, and before other requests continue after a restart. True if it has lost changes of this
     /// client: then no cached information is valid.
     ///
     /// # Errors
     /// Those after which it has to be called again.
-    pub fn meet_run(&self, mdt_index: u16, endpoint: &dyn MdsEndpoint) -> StatusResult<bool> {
+    pub fn meet_run(&self, mdt_index: u16, endpoint: &dyn MdsEndpoint, replays: bool) -> StatusResult<bool> {
         let Some(mdt) = self.mdts.get(usize::from(mdt_index)) else { return Ok(false) };
         let start = match endpoint.call(&Cred::system(), &MdsRequest::RunStart) {
             Ok(answer) => match answer.reply {
@@ -39,23 +61,85 @@ impl Requests {
                 return Ok(false);
             }
         };
-        let Some(lost) = mdt.unsynced.begin_run(start, mdt.last_committed()) else { return Ok(false) };
-        mdt.forget_later(start.newest);
+        let changes = mdt.kept.begin_run(start);
+        if changes.is_empty() {
+            return Ok(false);
+        }
+        let Replayed { done, lost } = match replays {
+            true => replay(mdt, mdt_index, endpoint, changes)?,
+            false => lose_all(mdt, &changes),
+        };
+        if done > 0 {
+            log::warn!("MDT{mdt_index:04x} had lost changes with its host: {done} of this client are replayed");
+        }
         if lost > 0 {
             log::error!(
-                "MDT{mdt_index:04x} has lost changes that it had answered, as if its host had lost power: fsync and close of \
-                 {lost} files and directories that were changed here fail once (EIO)"
+                "MDT{mdt_index:04x} has lost {lost} changes that it had answered, as if its host had lost power: fsync and \
+                 close of the files and directories that they concern fail once (EIO)"
             );
         }
-        Ok(lost > 0)
+        Ok(true)
     }
 
     /// True, once, if an MDT has lost a change of this client to an inode.
     pub(crate) fn take_lost(&self, fid: &Fid) -> bool {
         let mut lost = false;
         for mdt in (0..self.mdts.len()).filter_map(|index| self.mdts.get(index)) {
-            lost |= mdt.unsynced.take_lost(fid);
+            lost |= mdt.kept.take_lost(fid);
         }
         lost
     }
+}
+
+fn lose_all(mdt: &Mdt, changes: &[ReplayedChange]) -> Replayed {
+    for change in changes {
+        mdt.kept.lose(change);
+    }
+    Replayed { done: 0, lost: changes.len() }
+}
+
+/// Replays lost changes in their order.
+///
+/// # Errors
+/// Those after which the rest has to be replayed again.
+fn replay(
+    mdt: &Mdt,
+    mdt_index: u16,
+    endpoint: &dyn MdsEndpoint,
+    changes: Vec<ReplayedChange>,
+) -> StatusResult<Replayed> {
+    let mut result = Replayed::default();
+    let mut rest = changes.into_iter().peekable();
+    while rest.peek().is_some() {
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < REPLAYED_MAX
+            && let Some(change) = rest.next_if(|change| bytes == 0 || bytes + change.len_bytes() <= REPLAYED_BYTES)
+        {
+            bytes += change.len_bytes();
+            batch.push(change);
+        }
+        let request = MdsRequest::Replay { changes: batch };
+        let answer = endpoint.call(&Cred::system(), &request);
+        let MdsRequest::Replay { changes: batch } = request else { return Err(Status::EPROTO) };
+        let outcomes = match answer.map(|answer| answer.reply) {
+            Ok(MdsReply::Outcomes(outcomes)) if outcomes.len() == batch.len() => outcomes,
+            Ok(_) => vec![Some(Status::EPROTO); batch.len()],
+            Err(status) if open_again_is_given_up(status) || status == Status::EVICTED => {
+                mdt.kept.restore(batch.into_iter().chain(rest));
+                return Err(status);
+            }
+            Err(status) => vec![Some(status); batch.len()],
+        };
+        for (change, outcome) in batch.iter().zip(outcomes) {
+            match outcome {
+                None => result.done += 1,
+                Some(status) => {
+                    mdt.kept.lose(change);
+                    result.lost += 1;
+                    log::warn!("MDT{mdt_index:04x}: transaction {} is lost: {status}", change.transno.0);
+                }
+            }
+        }
+    }
+    Ok(result)
 }

@@ -8,9 +8,10 @@ use nacre_rpc::OssEndpoint;
 use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::{ClientUuid, Fid, Nid, Owners, Status, StatusResult, TransNo};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest, Statfs};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Ids precreated at first.
@@ -71,6 +72,10 @@ pub struct OstState {
     pub sequence: u64,
     /// Largest id that a file uses.
     pub last_used: u32,
+    /// The same at the start.
+    mark: u32,
+    /// Larger ids that replayed layouts use.
+    claimed: BTreeSet<u32>,
     /// Precreated ids as [first, end), in order.
     stock: VecDeque<(u32, u32)>,
     /// Number of ids of the next precreation.
@@ -165,6 +170,8 @@ impl OstState {
 pub struct Ost {
     /// Index of the OST.
     pub index: u16,
+    /// True while clients may replay layouts with objects above the mark.
+    awaits_replay: Arc<AtomicBool>,
     endpoint: RwLock<Arc<dyn OssEndpoint>>,
     /// Id of the OST's server, the same for all OSTs of a server.
     server: Mutex<u64>,
@@ -182,16 +189,24 @@ pub struct Ost {
 }
 
 impl Ost {
-    /// Builds the state of an OST whose ids are used up to `mark`.
-    pub fn new(index: u16, endpoint: Arc<dyn OssEndpoint>, mark: OstMarkRecord) -> Ost {
+    /// Builds the state of an OST whose ids are used up to `mark`, as far as is known while `awaits_replay`.
+    pub fn new(
+        index: u16,
+        endpoint: Arc<dyn OssEndpoint>,
+        mark: OstMarkRecord,
+        awaits_replay: &Arc<AtomicBool>,
+    ) -> Ost {
         let gives_ids = gives_ids(index);
         Ost {
             index,
+            awaits_replay: awaits_replay.clone(),
             server: Mutex::new(server_of(&*endpoint, false)),
             endpoint: RwLock::new(endpoint),
             state: Mutex::new(OstState {
                 sequence: mark.sequence,
                 last_used: mark.last_used,
+                mark: mark.last_used,
+                claimed: BTreeSet::new(),
                 stock: VecDeque::new(),
                 refill: if gives_ids { STOCK_MIN } else { 0 },
                 prepared: !gives_ids,
@@ -326,6 +341,31 @@ impl Ost {
         self.changed.notify_all();
     }
 
+    /// Returns true while clients may replay layouts with objects that are not known here.
+    pub fn awaits_replay(&self) -> bool {
+        self.awaits_replay.load(Ordering::Acquire)
+    }
+
+    /// Takes an object for a replayed layout: one with an id that no known file uses. Returns the new mark.
+    ///
+    /// # Errors
+    /// `ESTALE` if another file may use it, or it was destroyed.
+    pub fn claim(&self, object: &Fid) -> StatusResult<OstMarkRecord> {
+        let mut state = self.state.lock();
+        let is_free = object.seq == state.sequence && object.oid > state.mark && object.ver == 0;
+        if !is_free || !self.awaits_replay() || !state.claimed.insert(object.oid) {
+            return Err(Status::ESTALE);
+        }
+        state.last_used = state.last_used.max(object.oid);
+        Ok(OstMarkRecord { sequence: state.sequence, last_used: state.last_used })
+    }
+
+    /// Wakes the thread, and those that wait for ids.
+    pub fn look_again_later(&self) {
+        self.work.notify_all();
+        self.changed.notify_all();
+    }
+
     /// Ends the thread.
     pub fn stop(&self) {
         self.state.lock().stopped = true;
@@ -417,7 +457,7 @@ impl Ost {
     /// Prepares the OST if it is not prepared, and precreates ids if there are few, or fewer than `needed`.
     pub fn prepare(&self, needed: u32) -> StatusResult<()> {
         // Checked before the wait for other threads that are asking it.
-        if self.state.lock().away {
+        if self.state.lock().away || self.awaits_replay() {
             return Err(Status::EAGAIN);
         }
         let _only_one = self.reserving.lock();

@@ -88,11 +88,16 @@ fn next_work(ost: &Ost, store: &MetaStore) -> Work {
     if !state.evictions.is_empty() {
         return Work::Evict;
     }
-    if !state.prepared || state.is_low() {
+    // Until clients have replayed layouts it is unknown which objects belong to no file.
+    let awaits_replay = ost.awaits_replay();
+    if !awaits_replay && (!state.prepared || state.is_low()) {
         return Work::Prepare;
     }
     if state.statfs_wanted {
         return Work::Statfs;
+    }
+    if awaits_replay {
+        return Work::Nap(NAP);
     }
     if state.pending.is_empty() && state.rescan {
         state.rescan = false;

@@ -315,7 +315,7 @@ fn data_that_was_brought_for_nothing_goes_at_once() {
     let fid = f.fid();
     let op = |number: u64| TransactionId { mdt: 1, boot: 1, number };
     let bring = |op: TransactionId, bytes: &[u8]| {
-        ask(PeerRequest::Prepare { op, fids: vec![fid], names: Vec::new() });
+        ask(PeerRequest::Prepare { op, fids: vec![fid], names: Vec::new(), replays: false });
         let bytes = RecordBytes(bytes.to_vec());
         ask(PeerRequest::PutData { op, fid, offset: 0, size: Some(bytes.0.len() as u64), bytes });
     };

@@ -63,7 +63,7 @@ fn name_of(object: Fid) -> (u16, Fid) {
 /// MDT 1 has sent the data of a file, and has not received the acknowledgement.
 fn with_data_of_a_file_to_come(f: &Fixture) -> (InodeRecord, Fid) {
     let (record, to) = (file(f), f.fid());
-    ask(f, PeerRequest::Prepare { op: OP, fids: vec![to], names: Vec::new() });
+    ask(f, PeerRequest::Prepare { op: OP, fids: vec![to], names: Vec::new(), replays: false });
     let bytes = RecordBytes(b"came".to_vec());
     ask(f, PeerRequest::PutData { op: OP, fid: to, offset: 0, bytes, size: Some(4) });
     (as_it_comes(&record, to), to)
@@ -83,7 +83,7 @@ fn data_stays_until_its_file_comes(f: Fixture) {
     let comes = Update::InodeIn { fid: to, record: encoded(&moved), xattrs: Vec::new(), links: Vec::new() };
     let directory = Update::Directory { fid: at.parent, entries: 1, subdirs: 0 };
     let updates = vec![comes, Update::PutName { at, fid: to, kind: FileKind::Regular }, directory];
-    ask(&f, PeerRequest::Apply { transaction: transaction(vec![Part { mdt: 0, updates }]) });
+    ask(&f, PeerRequest::Apply { transaction: transaction(vec![Part { mdt: 0, updates }]), transno: nacre_types::TransNo(0) });
     assert_eq!((f.stat(to).expect("there").size, content(&f, to)), (4, b"came".to_vec()));
     // From here on the file itself names it.
     f.crash_and(|dir| {
@@ -151,12 +151,12 @@ fn objects_of_a_file_that_is_on_its_way_are_known() {
     let moved = as_it_comes(&record, to);
     let layout = user::decode_layout(&moved.body).expect("a layout");
     let on_ost = *layout.objects().find(|object| !object.is_on_mdt()).expect("one");
-    ask(&f, PeerRequest::Prepare { op: OP, fids: vec![fid], names: Vec::new() });
+    ask(&f, PeerRequest::Prepare { op: OP, fids: vec![fid], names: Vec::new(), replays: false });
     let at = Name { parent: record.parent, name: record.name.clone() };
     let goes = vec![Update::InodeOut { fid }, Update::Retarget { at, fid: to, kind: FileKind::Regular }];
     let comes = Update::InodeIn { fid: to, record: encoded(&moved), xattrs: Vec::new(), links: Vec::new() };
     let parts = vec![Part { mdt: 0, updates: goes }, Part { mdt: 1, updates: vec![comes] }];
-    ask(&f, PeerRequest::Apply { transaction: transaction(parts) });
+    ask(&f, PeerRequest::Apply { transaction: transaction(parts), transno: nacre_types::TransNo(0) });
     f.crash_and(|dir| {
         let (report, known) = repair(dir);
         assert!(report.problems.is_empty(), "{:#?}", report.problems);

@@ -163,7 +163,14 @@ fn a_client_that_comes_back_at_once_keeps_what_it_opens_again() {
     f.mds.sessions.evict_late(&ClientUuid([2; 16]));
     assert_eq!(late.run(&MdsRequest::Ping), Err(Status::EVICTED));
     let (back, _) = export(2, tcp_nid());
-    f.mds.connect(&back).expect("let in");
+    // The first client is alone for a moment, and then has to release what it caches.
+    let (mds, own) = (f.mds.clone(), back.clone());
+    let connecting = nacre_env::thread::spawn(move || mds.connect(&own).map(drop));
+    eventually("the connect", || {
+        f.run(&MdsRequest::LeaseReleased { epoch: u64::MAX }).expect("released");
+        connecting.is_finished()
+    });
+    connecting.join().expect("no panic").expect("let in");
     drop(keeps);
     let run = |request| f.mds.handle(&back, &Call::new(&f.cred), &request).map(|answer| answer.reply);
     run(open(OpenFlags::READ | OpenFlags::REPLAY)).expect("open again");

@@ -6,6 +6,7 @@ use crate::changelog::events;
 use crate::commit::Commits;
 use crate::leaves::Leaves;
 use crate::locks::{LongLock, Reach, unless_interrupted};
+use crate::replay;
 use crate::suspend::Caller;
 use crate::tx::now;
 use nacre_ondisk::{DirentRecord, InodeRecord};
@@ -149,7 +150,7 @@ impl Coordinator {
                 names.map(|(parent, name)| Name { parent: *parent, name: name.to_vec() }).collect();
             // Whatever the answer, that MDT may have locked them.
             gathered.remote.insert(mdt);
-            let request = PeerRequest::Prepare { op, fids, names: names.clone() };
+            let request = PeerRequest::Prepare { op, fids, names: names.clone(), replays: replay::is_running() };
             let PeerReply::Prepared { found, names: leads, clock } = transactions.ask(mdt, request)? else {
                 return Err(Status::EPROTO);
             };
@@ -178,6 +179,7 @@ impl Coordinator {
         now: Timestamp,
         reply: MdsReply,
     ) -> StatusResult<MdsAnswer> {
+        replay::check_reply(&reply)?;
         let answer = MdsAnswer::from(reply);
         let wanted = self.leaves.changelog.wanted();
         if !wanted.is_empty() {
@@ -242,10 +244,11 @@ impl Coordinator {
     /// # Errors
     /// If the participant has not acknowledged that.
     pub(super) fn apply_at(&self, mdt: u16, transaction: &Arc<Transaction>) -> StatusResult<()> {
-        let request = PeerRequest::Apply { transaction: Transaction::clone(transaction) };
+        let transno = self.leaves.transactions.transno_of(&transaction.id);
+        let request = PeerRequest::Apply { transaction: Transaction::clone(transaction), transno };
         match self.leaves.transactions.ask(mdt, request)? {
-            PeerReply::Done => {
-                self.leaves.transactions.note_applied(&transaction.id, mdt);
+            PeerReply::Applied { transno } => {
+                self.leaves.transactions.note_applied(&transaction.id, mdt, transno);
                 Ok(())
             }
             _ => Err(Status::EPROTO),

@@ -6,6 +6,7 @@ use crate::leaves::Leaves;
 use crate::locks::{Reach, unless_interrupted};
 use crate::mdlocks::ClientLocks;
 use crate::plan::encoded;
+use crate::replay;
 use crate::staging::Staging;
 use crate::tables::{FINISHED, PREPARED, TRANSACTIONS, op_key};
 use crate::tx::Tx;
@@ -144,6 +145,9 @@ impl Participant {
     }
 
     /// Applies the part of a transaction that its coordinator has committed, or whose part here was lost.
+    ///
+    /// # Errors
+    /// If the part is not committed.
     pub fn apply(&self, transaction: &Transaction) -> StatusResult<PeerReply> {
         let id = transaction.id;
         let part = transaction.part(self.leaves.index).ok_or(Status::EPROTO)?;
@@ -152,7 +156,8 @@ impl Participant {
             let mut state = self.leaves.transactions.state.lock();
             let is_done = state.open.contains_key(&id) || state.is_finished(&id);
             if is_done && !self.leaves.transactions.has(Bug::AppliesTwice) {
-                return Ok(PeerReply::Done);
+                let transno = state.open.get(&id).map_or(TransNo(0), |open| open.transno);
+                return Ok(PeerReply::Applied { transno });
             }
             state.clock = state.clock.max(transaction.stamp);
             // Its locks stay until it is committed.
@@ -176,7 +181,7 @@ impl Participant {
         if let Some(ticket) = ticket {
             self.leaves.transactions.state.lock().leaving.remove(&ticket);
         }
-        outcome.map(|_| PeerReply::Done)
+        outcome.map(|transno| PeerReply::Applied { transno })
     }
 
     /// Commits this MDT's part of a transaction, with the record of the transaction. `decided` runs under the
@@ -204,8 +209,9 @@ impl Participant {
         if !(is_own && transactions.has(Bug::ForgetsWhatItDecides)) {
             tx.batch().put(TRANSACTIONS, op_key(&id).as_slice(), &encode_record(&**transaction));
         }
-        if !is_own {
-            tx.batch().delete(PREPARED, op_key(&id).as_slice());
+        match is_own {
+            true => replay::mark(tx.batch()),
+            false => tx.batch().delete(PREPARED, op_key(&id).as_slice()),
         }
         // Recorded before the commit, so that it is never reported durable in between.
         transactions.note_open(transaction, TransNo(store.last_transno().0 + 1));

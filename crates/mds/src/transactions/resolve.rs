@@ -6,6 +6,7 @@ use super::{Coordinator, Participant};
 use crate::error::MdsError;
 use crate::layouts::Layouts;
 use crate::leaves::Leaves;
+use crate::replay::Replayer;
 use crate::signal::StopSignal;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
@@ -22,6 +23,7 @@ pub(crate) struct Resolver {
     layouts: Arc<Layouts>,
     participant: Arc<Participant>,
     coordinator: Arc<Coordinator>,
+    replayer: Arc<Replayer>,
     /// Runs while there are other MDTs, or transactions are prepared here.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -45,12 +47,14 @@ impl Resolver {
         layouts: &Arc<Layouts>,
         participant: &Arc<Participant>,
         coordinator: &Arc<Coordinator>,
+        replayer: &Arc<Replayer>,
     ) -> Resolver {
         Resolver {
             leaves: leaves.clone(),
             layouts: layouts.clone(),
             participant: participant.clone(),
             coordinator: coordinator.clone(),
+            replayer: replayer.clone(),
             thread: Mutex::new(None),
         }
     }
@@ -99,6 +103,7 @@ impl Resolver {
         self.look_at_root();
         self.learn_seed();
         self.greet_new_peers();
+        self.replayer.apply_due();
         self.ask_for_outcomes();
         self.apply_everywhere();
         self.forget_what_is_durable();
@@ -142,19 +147,19 @@ impl Resolver {
     /// They are redone in the order of their stamps, as far as the answering MDTs know them.
     fn greet_new_peers(&self) {
         let peers: Vec<u16> = self.leaves.transactions.peers.read().keys().copied().collect();
-        let mut again: BTreeMap<(u64, TransactionId), Transaction> = BTreeMap::new();
+        let mut again: BTreeMap<(u64, TransactionId), (Transaction, TransNo)> = BTreeMap::new();
         let mut answered = Vec::new();
         for mdt in peers {
             if self.leaves.transactions.state.lock().greeted.contains(&mdt) {
                 continue;
             }
             match self.greet(mdt) {
-                Ok(transactions) => {
-                    again.extend(
-                        transactions
-                            .into_iter()
-                            .map(|transaction| ((transaction.stamp, transaction.id), transaction)),
-                    );
+                Ok(returned) => {
+                    for (transaction, transno) in returned {
+                        let place = again.entry((transaction.stamp, transaction.id));
+                        let (_, known) = place.or_insert((transaction, transno));
+                        *known = transno.max(*known);
+                    }
                     answered.push(mdt);
                 }
                 Err(status) => log::debug!("MDT{mdt:04x} cannot fetch transactions to replay: {status}"),
@@ -163,8 +168,13 @@ impl Resolver {
         if self.leaves.transactions.has(Bug::DoesNothingAgain) {
             again.clear();
         }
-        for transaction in again.values() {
-            if let Err(status) = self.participant.apply(transaction) {
+        for (transaction, transno) in again.into_values() {
+            // Its place among the changes that clients replay is known.
+            if self.leaves.replays.is_lost(transno) {
+                self.leaves.replays.restore(transno, transaction);
+                continue;
+            }
+            if let Err(status) = self.participant.apply(&transaction) {
                 log::error!(
                     "MDT{:04x}: {} cannot be done again: {status}",
                     self.leaves.index,
@@ -173,28 +183,31 @@ impl Resolver {
                 return;
             }
         }
+        self.replayer.apply_due();
         if !answered.is_empty() {
             self.leaves.transactions.state.lock().greeted.extend(answered);
             self.leaves.transactions.changed.notify_all();
         }
     }
 
-    /// Returns all transactions in which another MDT and this one take part.
-    fn greet(&self, mdt: u16) -> StatusResult<Vec<Transaction>> {
+    /// Returns all transactions in which another MDT and this one take part, with the transnos that their parts had
+    /// here; 0 where that is not known.
+    fn greet(&self, mdt: u16) -> StatusResult<Vec<(Transaction, TransNo)>> {
         let (mut all, mut after) = (Vec::new(), None);
         loop {
             let request = PeerRequest::Hello { mdt: self.leaves.index, after };
-            let PeerReply::Greeting { transactions, finished } =
+            let PeerReply::Greeting { transactions, mut transnos, finished } =
                 self.leaves.transactions.ask(mdt, request)?
             else {
                 return Err(Status::EPROTO);
             };
+            transnos.resize(transactions.len(), TransNo(0));
             self.learn_finished(&finished)?;
             match transactions.last() {
                 Some(last) => after = Some(last.id),
                 None => return Ok(all),
             }
-            all.extend(transactions);
+            all.extend(transactions.into_iter().zip(transnos));
         }
     }
 
@@ -254,7 +267,7 @@ impl Resolver {
 
     /// Returns the participants that have not committed their parts of a transaction coordinated here.
     fn missing_parts(&self, open: &Open) -> Vec<u16> {
-        self.others(&open.transaction).filter(|mdt| !open.applied.contains(mdt)).collect()
+        self.others(&open.transaction).filter(|mdt| !open.applied.contains_key(mdt)).collect()
     }
 
     fn apply_everywhere(&self) {
@@ -381,7 +394,7 @@ impl Resolver {
         for mdt in self.others(transaction) {
             let is_applied = {
                 let state = self.leaves.transactions.state.lock();
-                state.open.get(&transaction.id).is_none_or(|open| open.applied.contains(&mdt))
+                state.open.get(&transaction.id).is_none_or(|open| open.applied.contains_key(&mdt))
             };
             if !is_applied {
                 self.coordinator.apply_at(mdt, transaction)?;

@@ -57,8 +57,10 @@ pub(super) struct Open {
     pub(super) transaction: Arc<Transaction>,
     /// Transno of the part here.
     pub(super) transno: TransNo,
-    /// On the coordinator: the participants that have committed their parts.
-    pub(super) applied: BTreeSet<u16>,
+    /// On the coordinator: the participants that have committed their parts, with their transnos there.
+    pub(super) applied: BTreeMap<u16, TransNo>,
+    /// On a participant: the transno of the coordinator's part in its store, 0 if unknown.
+    pub(super) coordinated: TransNo,
     /// All parts are durable; the record stays until the coordinator reports that no MDT needs it.
     pub(super) is_durable: bool,
 }
@@ -131,7 +133,13 @@ impl State {
     pub(super) fn open(&mut self, transaction: &Arc<Transaction>, transno: TransNo) {
         self.close(&transaction.id);
         let open =
-            Open { transaction: transaction.clone(), transno, applied: BTreeSet::new(), is_durable: false };
+            Open {
+                transaction: transaction.clone(),
+                transno,
+                applied: BTreeMap::new(),
+                coordinated: TransNo(0),
+                is_durable: false,
+            };
         self.open.insert(transaction.id, open);
         self.unsettled.insert((transno, transaction.id));
     }
@@ -416,10 +424,22 @@ impl Transactions {
         self.change(|state| state.open(transaction, transno));
     }
 
-    pub(super) fn note_applied(&self, op: &TransactionId, mdt: u16) {
+    pub(super) fn note_applied(&self, op: &TransactionId, mdt: u16, transno: TransNo) {
         if let Some(open) = self.state.lock().open.get_mut(op) {
-            open.applied.insert(mdt);
+            open.applied.insert(mdt, transno);
         }
+    }
+
+    /// Records the transno of the coordinator's part of a transaction with a part here.
+    pub(crate) fn note_coordinated(&self, op: &TransactionId, transno: TransNo) {
+        if let Some(open) = self.state.lock().open.get_mut(op) {
+            open.coordinated = transno;
+        }
+    }
+
+    /// Returns the transno of the part here of a transaction; 0 if it is not known.
+    pub(super) fn transno_of(&self, op: &TransactionId) -> TransNo {
+        self.state.lock().open.get(op).map_or(TransNo(0), |open| open.transno)
     }
 
     /// Records that a transaction is decided, and wakes the threads that wait for that.
@@ -441,21 +461,24 @@ impl Transactions {
         // A transaction that waits for its commit may still abort.
         let decided =
             state.open.range((from, Bound::Unbounded)).filter(|(id, _)| !state.undecided.contains(id));
-        let theirs = decided.map(|(_, open)| &open.transaction);
         let mut room = GREETING_BYTES;
-        let fits = |transaction: &&Arc<Transaction>| {
+        let fits = |(_, open): &(&TransactionId, &Open)| {
             let is_first = room == GREETING_BYTES;
-            let left = room.checked_sub(transaction.to_bytes().len());
+            let left = room.checked_sub(open.transaction.to_bytes().len());
             room = left.unwrap_or(0);
             is_first || left.is_some()
         };
-        let theirs = theirs.filter(|transaction| transaction.part(mdt).is_some());
-        let transactions: Vec<Transaction> = theirs
+        let theirs = decided.filter(|(_, open)| open.transaction.part(mdt).is_some());
+        let (transactions, transnos) = theirs
             .take(TRANSACTIONS_MAX)
             .take_while(fits)
-            .map(|transaction| Transaction::clone(transaction))
-            .collect();
-        PeerReply::Greeting { transactions, finished: state.finished.values().copied().collect() }
+            .map(|(id, open)| {
+                let applied = open.applied.get(&mdt).copied().unwrap_or_default();
+                let transno = if id.mdt == mdt { open.coordinated } else { applied };
+                (Transaction::clone(&open.transaction), transno)
+            })
+            .unzip();
+        PeerReply::Greeting { transactions, transnos, finished: state.finished.values().copied().collect() }
     }
 
     /// Returns the outcome of a transaction that another MDT has prepared.

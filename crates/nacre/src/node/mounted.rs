@@ -449,7 +449,7 @@ impl RemoteEvents {
     pub fn attach(&self, client: &Arc<Client>) {
         let _ = self.client.set(Arc::downgrade(client));
         if let Some(endpoint) = client.requests.mdt_endpoint(self.index)
-            && let Err(status) = client.requests.meet_run(self.index, endpoint)
+            && let Err(status) = client.requests.meet_run(self.index, endpoint, false)
         {
             log::warn!("MDT{:04x} was not asked what it began with: {status}", self.index);
         }
@@ -479,29 +479,32 @@ impl MdsEvents for RemoteEvents {
         recovery: Recovery,
         grant: LeaseGrant,
     ) -> StatusResult<()> {
+        let client = self.client.get().and_then(Weak::upgrade);
+        let mut has_lost = false;
         if recovery != Recovery::None {
             // No cached state is protected any more. A restarted server permits no change until all clients
             // have reported that, so it precedes every request that changes something.
             self.locks.lose_inodes(self.index);
-            let client = self.client.get().and_then(Weak::upgrade);
             match recovery {
                 // Reads and writes in progress use these locks, so they are not dropped with the rest.
                 Recovery::ServerRestarted => {
                     self.locks.replay_layouts(self.index, endpoint)?;
-                    client.map_or(Ok(()), |client| client.opens.replay_file_locks(self.index, endpoint))?;
+                    if let Some(client) = &client {
+                        client.opens.replay_file_locks(self.index, endpoint)?;
+                    }
                 }
                 _ => {
                     self.locks.lose_layouts(self.index);
                     client.iter().for_each(|client| client.opens.lose_file_locks(self.index));
                 }
             }
+            if let Some(client) = &client {
+                // The server executes the lost changes of all clients in their order, before any new one.
+                let replays = recovery == Recovery::ServerRestarted;
+                has_lost = client.requests.meet_run(self.index, endpoint, replays)?;
+            }
             endpoint.call(&Cred::system(), &MdsRequest::Locks { request: LockRequest::ReplayDone })?;
         }
-        let client = self.client.get().and_then(Weak::upgrade);
-        let has_lost = match &client {
-            Some(client) if recovery != Recovery::None => client.requests.meet_run(self.index, endpoint)?,
-            _ => false,
-        };
         if let Some(client) = client.as_ref().filter(|_| recovery == Recovery::Evicted) {
             client.write_back.lose_dirty_data(TargetId::mdt(self.index));
         }
@@ -514,6 +517,7 @@ impl MdsEvents for RemoteEvents {
         if let Some(client) = client.filter(|_| recovery != Recovery::None) {
             log::warn!("MDT{:04x} is back ({recovery:?}): opening files again", self.index);
             client.opens.reopen_handles(self.index, endpoint)?;
+            endpoint.call(&Cred::system(), &MdsRequest::RecoveryDone)?;
         }
         Ok(())
     }

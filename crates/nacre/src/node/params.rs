@@ -191,7 +191,7 @@ impl Params {
             enter_space(entries, |mds| Ok(mds.statfs()));
         }
         osd.show("fstype", |_| "file");
-        services::enter_recovery(&self.tree.of(&format!("mdt.{name}"), &mds.mdlocks));
+        services::enter_mdt_recovery(&mdt);
         mdt.show("num_exports", |mds| {
             let exports = mds.stats.exports();
             let nids = exports.names();

@@ -11,6 +11,7 @@ use crate::connect::{Connect, ConnectFlags, Connected, Refusal};
 use crate::lock::{IoLock, LockMessage, LockRequest, ServerMessage};
 use crate::mds::{ClosingData, DirEntry, DirPage, ListedLayout, LockRange};
 use crate::peer::PeerReply;
+use crate::replay::ReplayedChange;
 use nacre_layout::{
     Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutRequest, LayoutSpec, Pattern,
     PoolName, StripeObject,
@@ -242,6 +243,14 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::LockFile { fid: fid(1), lock: process_lock(), wait: true, asked_ns: 17 },
         MdsRequest::RunStart,
         MdsRequest::MigrateFiles { moves: vec![(fid(1), fid(2))] },
+        MdsRequest::Replay {
+            changes: vec![ReplayedChange::new(
+                &cred(),
+                &MdsRequest::Unlink { parent: fid(1), name: b"name", directory: false },
+                &MdsAnswer { transno: TransNo(0x1235), ..MdsReply::Removed { fid: fid(2), attr: None }.into() },
+            )],
+        },
+        MdsRequest::RecoveryDone,
     ]
 }
 
@@ -275,7 +284,12 @@ fn mds_replies() -> Vec<MdsReply> {
     let last = DirPage { end: true, ..DirPage::default() };
     vec![
         MdsReply::Done,
-        MdsReply::RunStart(crate::connect::RunStart { run: 7, newest: 0x1234, boot_id: [9; 16] }),
+        MdsReply::RunStart(crate::connect::RunStart {
+            run: 7,
+            boot_id: [9; 16],
+            losses: vec![TransNo(0x1234)],
+            replayed: TransNo(0x1235),
+        }),
         MdsReply::Statfs(statfs()),
         MdsReply::Sequence(0x2_0000_0500),
         MdsReply::Attr(attr()),

@@ -22,7 +22,7 @@ impl OssEndpoint for At {
 fn osts_of_one_host_with_several_addresses_are_of_one_server() {
     let ost = |nid, boot| {
         let mark = OstMarkRecord { sequence: 1, last_used: 0 };
-        Ost::new(0, Arc::new(At(nid, boot)), mark)
+        Ost::new(0, Arc::new(At(nid, boot)), mark, &Arc::default())
     };
     let server = |ost: &Ost| ost.candidate(Duration::MAX).server;
     let osts = [ost("10.0.0.1@tcp", 7), ost("10.1.0.1@tcp", 7), ost("10.0.0.2@tcp", 8)];
@@ -43,7 +43,7 @@ fn ids_are_taken_in_order_and_can_be_given_back() {
             0
         }
     }
-    let ost = Ost::new(0, Arc::new(Nobody), OstMarkRecord { sequence: 1, last_used: 4 });
+    let ost = Ost::new(0, Arc::new(Nobody), OstMarkRecord { sequence: 1, last_used: 4 }, &Arc::default());
     assert_eq!(ost.prepare(1), Err(Status::EIO));
     assert_eq!(ost.prepare(1), Err(Status::EAGAIN), "it rests after a failure");
     let mut state = ost.state.lock();
@@ -87,7 +87,7 @@ impl OssEndpoint for Restored {
 #[test]
 fn an_ost_that_was_restored_from_an_older_copy_gives_no_id_out_again() {
     let endpoint = Arc::new(Restored(Mutex::new((0, 0))));
-    let ost = Ost::new(0, endpoint.clone(), OstMarkRecord { sequence: 1, last_used: 0 });
+    let ost = Ost::new(0, endpoint.clone(), OstMarkRecord { sequence: 1, last_used: 0 }, &Arc::default());
     let take =
         |count: u32| (0..count).map(|_| ost.state.lock().take().expect("in stock")).collect::<Vec<_>>();
     let all = || ost.state.lock().in_stock();

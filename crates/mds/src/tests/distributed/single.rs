@@ -364,8 +364,7 @@ fn a_server_is_known_without_a_lease() {
     assert_eq!(other.map(|answer| answer.reply), Err(Status::EVICTED), "it is no client");
 }
 
-/// Clients reconnect when the server listens, which it does only after this; and the files that they reopen
-/// may be the locked ones.
+/// Its place among the changes that clients of the last run replay is known, and the server listens before.
 #[test]
 fn what_others_have_decided_is_done_while_clients_of_the_last_run_are_awaited() {
     let mut world = World::new(2, 5);
@@ -386,11 +385,22 @@ fn what_others_have_decided_is_done_while_clients_of_the_last_run_are_awaited() 
     world.meet();
     let mds = world.net.get(1).expect("alive");
     assert!(mds.mdlocks.is_recovering(), "nobody has waited for the client");
+    // It may have changes from before.
+    let client = export(9, tcp_nid()).0;
+    mds.connect(&client).expect("let in");
+    end_replay(&mds, &client);
+    mds.replayer.apply_due();
     let found =
         mds.leaves.records.find_name(&there, mds.leaves.records.hash(b"moved"), b"moved").expect("read");
     assert_eq!(found.map(|found| found.fid), Some(file));
     drop(mds);
     world.check();
+}
+
+/// A client of the last run has nothing to replay.
+fn end_replay(mds: &Mds, client: &Export) {
+    let done = MdsRequest::Locks { request: nacre_wire::lock::LockRequest::ReplayDone };
+    mds.handle(client, &Call::new(&Cred::system()), &done).expect("taken");
 }
 
 /// Whether a client has a file open is known only when the clients of the last run have reconnected.
@@ -420,6 +430,7 @@ fn a_file_whose_last_name_goes_before_its_opener_is_back_stays_for_it() {
     world.meet();
     let mds = world.net.get(1).expect("alive");
     mds.connect(&client).expect("let in");
+    end_replay(&mds, &client);
     open(&mds, OpenFlags::READ | OpenFlags::REPLAY).expect("opened again");
     let run = |request: &MdsRequest<'_>| mds.handle(&client, &Call::new(&cred), request);
     let attr = run(&MdsRequest::GetAttr { fid: victim }).map(|answer| attr_of(answer.reply));
@@ -465,12 +476,12 @@ fn a_transaction_is_not_done_again_when_it_was_forgotten_before_an_older_one() {
     ask(PeerRequest::Forget { ops: vec![transaction.id], below: transaction.id }).expect("forgotten");
     let unlink = MdsRequest::Unlink { parent: there, name: b"moved", directory: false };
     world.run(1, &unlink).expect("removed");
-    ask(PeerRequest::Apply { transaction: transaction.clone() }).expect("done long ago");
+    ask(PeerRequest::Apply { transaction: transaction.clone(), transno: TransNo(0) }).expect("done long ago");
     drop(mds);
     world.net.kill(1);
     world.start(1);
     world.meet();
-    ask(PeerRequest::Apply { transaction }).expect("done long ago");
+    ask(PeerRequest::Apply { transaction, transno: TransNo(0) }).expect("done long ago");
     assert_eq!(world.tree()[&there], BTreeMap::new());
     world.recover();
     world.check();
@@ -677,7 +688,7 @@ fn what_is_prepared_for_a_coordinator_that_does_not_exist_or_has_forgotten_it_ex
     let [nobody, away] = [7, 1].map(|mdt| TransactionId { mdt, boot: 1, number: 999 });
     let prepare = |mds: &Arc<Mds>, op: TransactionId| {
         let way = LoMds::connect_server(mds.clone(), ClientUuid([101; 16])).expect("connected");
-        let request = PeerRequest::Prepare { op, fids: vec![Fid::ROOT], names: Vec::new() };
+        let request = PeerRequest::Prepare { op, fids: vec![Fid::ROOT], names: Vec::new(), replays: false };
         way.call(&Cred::system(), &MdsRequest::Peer(request)).map(drop)
     };
     let prepared = |world: &World| {

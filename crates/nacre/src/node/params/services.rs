@@ -154,9 +154,22 @@ pub fn enter_callbacks(tree: &Tree, client: &Arc<Client>) {
     });
 }
 
-/// Enters the recovery status: how clients of the previous run reconnected to a target.
+/// Enters the recovery status: how clients of the previous run reconnected to an object target.
 pub fn enter_recovery(entries: &Entries<'_, LockService>) {
     entries.show("recovery_status", |locks| recovery_text(locks.recovery_report()));
+}
+
+/// Enters the recovery status of a metadata target, with the changes that clients have replayed.
+pub fn enter_mdt_recovery(entries: &Entries<'_, Mds>) {
+    entries.show("recovery_status", |mds| {
+        let (replayed, refused, last) = mds.replayed();
+        let status = recovery_text(mds.mdlocks.recovery_report());
+        let last = last.0;
+        match status.starts_with("status: INACTIVE") {
+            true => status,
+            false => format!("{status}replayed_requests: {replayed}\nrefused_requests: {refused}\nlast_transno: {last}\n"),
+        }
+    });
 }
 
 /// Formats the report as Lustre's `recovery_status`.

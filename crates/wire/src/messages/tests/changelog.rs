@@ -21,7 +21,7 @@ pub(super) fn requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::Changelog(ChangelogRequest::Clear { user: "cl1".to_owned(), upto: 9 }),
         MdsRequest::Changelog(ChangelogRequest::Read { after: 9, bytes_max: 4096 }),
         MdsRequest::Changelog(ChangelogRequest::Users),
-        MdsRequest::Peer(PeerRequest::Apply { transaction }),
+        MdsRequest::Peer(PeerRequest::Apply { transaction, transno: TransNo(0x77) }),
     ]
 }
 

@@ -82,8 +82,8 @@ fn kept() -> Transaction {
 pub(super) fn requests() -> Vec<PeerRequest> {
     vec![
         PeerRequest::Hello { mdt: 1, after: Some(op(3)) },
-        PeerRequest::Prepare { op: op(3), fids: vec![Fid::ROOT, fid(1)], names: vec![name()] },
-        PeerRequest::Apply { transaction: transaction() },
+        PeerRequest::Prepare { op: op(3), fids: vec![Fid::ROOT, fid(1)], names: vec![name()], replays: true },
+        PeerRequest::Apply { transaction: transaction(), transno: TransNo(0x77) },
         PeerRequest::Abort { op: op(3) },
         PeerRequest::Outcome { op: op(3) },
         PeerRequest::Sync { op: op(3) },
@@ -92,13 +92,13 @@ pub(super) fn requests() -> Vec<PeerRequest> {
         PeerRequest::ResolveName { at: name() },
         PeerRequest::LockTree { op: op(3) },
         PeerRequest::UnlockTree { op: op(3) },
-        PeerRequest::Apply { transaction: striped_transaction() },
+        PeerRequest::Apply { transaction: striped_transaction(), transno: TransNo(0x77) },
         PeerRequest::HashSeed,
-        PeerRequest::Apply { transaction: step() },
+        PeerRequest::Apply { transaction: step(), transno: TransNo(0x77) },
         PeerRequest::Moved { fid: fid(1) },
         PeerRequest::NewFid,
         PeerRequest::Split { fid: fid(1) },
-        PeerRequest::Apply { transaction: migration() },
+        PeerRequest::Apply { transaction: migration(), transno: TransNo(0x77) },
         PeerRequest::PutData {
             op: op(3),
             fid: fid(2),
@@ -106,7 +106,7 @@ pub(super) fn requests() -> Vec<PeerRequest> {
             bytes: RecordBytes(b"bytes".to_vec()),
             size: Some(10),
         },
-        PeerRequest::Apply { transaction: kept() },
+        PeerRequest::Apply { transaction: kept(), transno: TransNo(0x77) },
     ]
 }
 
@@ -121,7 +121,12 @@ pub(super) fn replies() -> Vec<PeerReply> {
             clock: 9,
         },
         PeerReply::Record(found),
-        PeerReply::Greeting { transactions: vec![transaction()], finished: vec![op(8)] },
+        PeerReply::Greeting {
+            transactions: vec![transaction()],
+            transnos: vec![TransNo(0x78)],
+            finished: vec![op(8)],
+        },
+        PeerReply::Applied { transno: TransNo(0x79) },
         PeerReply::HashSeed(0x0102_0304_0506_0708),
         PeerReply::Moved { version: 3, upto: 9 },
         PeerReply::Fid(fid(1)),

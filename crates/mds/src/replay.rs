@@ -1,0 +1,231 @@
+//! Replay of changes that this MDT acknowledged and lost with its host: the order, and what differs while a change is
+//! executed again. [`serve`] executes them.
+//!
+//! Clients keep acknowledged changes until these are durable, and send the lost ones after a restart. All lost changes
+//! are executed in the order of their transnos, whichever client sends them, and between them the parts of distributed
+//! transactions that other MDTs return. So each change finds what it found the first time.
+
+mod layout;
+mod scope;
+mod serve;
+
+pub(crate) use scope::{Scope, check_reply, is_running, mark, time};
+pub(crate) use serve::Replayer;
+
+use nacre_env::sync::{Condvar, Mutex};
+use nacre_ondisk::{RUNS_MAX, RunsRecord};
+use nacre_types::{ClientUuid, TransNo};
+use nacre_wire::connect::RUN_GAP;
+use nacre_wire::peer::Transaction;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Interval at which a waiting replay checks for interrupts and for clients that were given up.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Runs of an MDT, from the store.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Runs {
+    /// Newest transactions found at the starts after which some may be lost, in ascending order.
+    pub losses: Vec<TransNo>,
+    /// True if this run may lack acknowledged transactions: the host was booted since the last run.
+    pub may_lack: bool,
+}
+
+impl Runs {
+    /// Adds the start of a run on a host with this boot id, which found `newest`, to the record of earlier runs. Returns
+    /// the first transno of the run.
+    pub fn begin(record: &mut RunsRecord, was_clean: bool, newest: TransNo, boot_id: [u8; 16]) -> (Runs, TransNo) {
+        let may_lack = !was_clean && record.boot_id != boot_id;
+        record.boot_id = boot_id;
+        if !was_clean {
+            let surplus = (record.newest.len() + 1).saturating_sub(RUNS_MAX);
+            record.newest.drain(..surplus);
+            record.newest.push(newest.0);
+        }
+        let first = if was_clean { newest.0 + 1 } else { newest.0 + RUN_GAP + 1 };
+        let losses = record.newest.iter().map(|newest| TransNo(*newest)).collect();
+        (Runs { losses, may_lack }, TransNo(first))
+    }
+}
+
+/// What a client that has the next change to replay is to do.
+pub(crate) enum Turn {
+    /// Execute it.
+    Own,
+    /// Apply this part of a distributed transaction first.
+    Restored(TransNo, Box<Transaction>),
+    /// Wait for earlier changes.
+    Wait,
+}
+
+#[derive(Default)]
+struct State {
+    /// The next change of each client that has sent some.
+    heads: BTreeMap<ClientUuid, TransNo>,
+    /// Parts of distributed transactions that other MDTs have returned, by their transnos here.
+    restored: BTreeMap<TransNo, Transaction>,
+    /// Transnos of those that have been applied.
+    applied: BTreeSet<TransNo>,
+    /// True while a change is executed.
+    is_busy: bool,
+}
+
+impl State {
+    /// Returns true if no client that is `awaited` may still send an earlier change than the known ones.
+    fn is_complete(&self, awaited: &[ClientUuid]) -> bool {
+        awaited.iter().all(|client| self.heads.contains_key(client))
+    }
+}
+
+/// Order of replayed changes.
+pub(crate) struct Replays {
+    runs: Runs,
+    state: Mutex<State>,
+    /// False while changes may be replayed, so that requests need no lock.
+    are_over: AtomicBool,
+    changed: Condvar,
+    replayed: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Replays {
+    pub fn new(runs: Runs) -> Replays {
+        Replays {
+            are_over: AtomicBool::new(!runs.may_lack),
+            runs,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            replayed: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the newest transactions found at starts after which some may be lost.
+    pub fn losses(&self) -> &[TransNo] {
+        &self.runs.losses
+    }
+
+    /// Returns true if this run began with a gap in which a transaction of this number is lost.
+    pub fn is_lost(&self, transno: TransNo) -> bool {
+        self.losses().iter().any(|newest| transno > *newest && transno.0 - newest.0 <= RUN_GAP)
+    }
+
+    /// Returns true while changes are replayed, or clients of the last run may still send some (`is_recovering`).
+    pub fn are_pending(&self, is_recovering: bool) -> bool {
+        if is_recovering && self.runs.may_lack {
+            return true;
+        }
+        let state = self.state.lock();
+        let are_pending = state.is_busy || !state.heads.is_empty() || !state.restored.is_empty();
+        if !is_recovering && !are_pending {
+            self.are_over.store(true, Ordering::Release);
+        }
+        are_pending
+    }
+
+    /// Returns true if no changes are replayed, and no client of the last run may send any.
+    pub fn are_over(&self) -> bool {
+        self.are_over.load(Ordering::Acquire)
+    }
+
+    /// Adds a part of a distributed transaction that another MDT has returned.
+    pub fn restore(&self, transno: TransNo, transaction: Transaction) {
+        let mut state = self.state.lock();
+        state.restored.insert(transno, transaction);
+        self.are_over.store(false, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// Wakes waiting replays: a client is not awaited any more.
+    pub fn wake(&self) {
+        let _state = self.state.lock();
+        self.changed.notify_all();
+    }
+
+    /// Decides what to do before the change `transno` of a client is executed; `awaited` are the clients of the last
+    /// run that may replay changes. After another answer than [`Turn::Wait`] the caller calls [`Replays::end`].
+    pub fn next(&self, client: &ClientUuid, transno: TransNo, awaited: &[ClientUuid]) -> Turn {
+        let mut state = self.state.lock();
+        self.are_over.store(false, Ordering::Release);
+        state.heads.insert(*client, transno);
+        if state.is_busy || !state.is_complete(awaited) {
+            return Turn::Wait;
+        }
+        if let Some(turn) = take_restored(&mut state) {
+            return turn;
+        }
+        let first = state.heads.iter().map(|(client, transno)| (*transno, client)).min();
+        if first != Some((transno, client)) {
+            return Turn::Wait;
+        }
+        state.is_busy = true;
+        Turn::Own
+    }
+
+    /// Returns a part to apply that precedes all changes of clients, if no client is `awaited` that has sent none.
+    pub fn next_restored(&self, awaited: &[ClientUuid]) -> Option<(TransNo, Box<Transaction>)> {
+        let mut state = self.state.lock();
+        if state.is_busy || !state.is_complete(awaited) {
+            return None;
+        }
+        match take_restored(&mut state) {
+            Some(Turn::Restored(transno, transaction)) => Some((transno, transaction)),
+            _ => None,
+        }
+    }
+
+    /// Ends the execution of a change of a client, or of a part of a transaction.
+    pub fn end(&self, client: Option<&ClientUuid>) {
+        let mut state = self.state.lock();
+        state.is_busy = false;
+        if let Some(client) = client {
+            state.heads.remove(client);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Removes a client that stops to replay.
+    pub fn leave(&self, client: &ClientUuid) {
+        self.state.lock().heads.remove(client);
+        self.wake();
+    }
+
+    /// Returns true if the part of a distributed transaction with this transno has been applied in this run.
+    pub fn has_applied(&self, transno: TransNo) -> bool {
+        self.state.lock().applied.contains(&transno)
+    }
+
+    /// Waits a moment for a change of the order.
+    pub fn wait(&self) {
+        let mut state = self.state.lock();
+        self.changed.wait_for(&mut state, TICK);
+    }
+
+    /// Counts a replayed change.
+    pub fn count(&self, is_refused: bool) {
+        let counter = if is_refused { &self.refused } else { &self.replayed };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the numbers of changes that were replayed, and that were refused because of conflicts.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.replayed.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
+    }
+}
+
+/// Takes the first restored part if it precedes all changes of clients.
+fn take_restored(state: &mut State) -> Option<Turn> {
+    let (transno, _) = state.restored.first_key_value()?;
+    if state.heads.values().any(|head| head < transno) {
+        return None;
+    }
+    let (transno, transaction) = state.restored.pop_first()?;
+    state.applied.insert(transno);
+    state.is_busy = true;
+    Some(Turn::Restored(transno, Box::new(transaction)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! Execution of replayed changes.
+
+use super::layout::{self, LostLayout};
+use super::{Scope, Turn};
+use crate::capabilities::Capabilities;
+use crate::core::Core;
+use crate::leaves::Leaves;
+use crate::open_files::OpenFiles;
+use crate::suspend::{Caller, Suspended};
+use crate::tables::REPLAYED;
+use nacre_ondisk::OpenedRecord;
+use nacre_rpc::{Call, Export};
+use nacre_types::{ClientUuid, OpenHandle, Status, StatusResult, TransNo};
+use nacre_wire::Decode;
+use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest, OpenFlags};
+use nacre_wire::peer::Transaction;
+use nacre_wire::replay::ReplayedChange;
+use std::sync::Arc;
+
+/// Executes a request as the client's standing permits.
+type Run<'a> = &'a dyn Fn(&Call<'_>, &MdsRequest<'_>) -> StatusResult<MdsAnswer>;
+
+/// See the [module documentation](super).
+pub(crate) struct Replayer {
+    leaves: Arc<Leaves>,
+    core: Arc<Core>,
+    files: Arc<OpenFiles>,
+}
+
+/// Removes the client from the order when its request ends.
+struct Queued<'a>(&'a Replayer, ClientUuid);
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.0.leaves.replays.leave(&self.1);
+    }
+}
+
+impl Replayer {
+    pub fn new(leaves: &Arc<Leaves>, core: &Arc<Core>, files: &Arc<OpenFiles>) -> Replayer {
+        Replayer { leaves: leaves.clone(), core: core.clone(), files: files.clone() }
+    }
+
+    /// Returns the newest lost change of a client that has been replayed.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn replayed(&self, client: &ClientUuid) -> StatusResult<TransNo> {
+        let found = self.leaves.store.get(REPLAYED, &client.0, |value| {
+            let value: [u8; 8] = value?.try_into().ok()?;
+            Some(TransNo(u64::from_le_bytes(value)))
+        });
+        found.map(Option::unwrap_or_default).map_err(|error| self.leaves.records.store_failed(&error))
+    }
+
+    /// Executes changes of a client in their turn, and makes them durable.
+    ///
+    /// # Errors
+    /// `EPROTO` for changes out of order; those after which the client has to send all of them again.
+    pub fn replay(
+        &self,
+        export: &Export,
+        changes: &[ReplayedChange],
+        capabilities: &Capabilities,
+        run: Run<'_>,
+    ) -> StatusResult<MdsAnswer> {
+        if !changes.is_sorted_by(|one, next| one.transno < next.transno) {
+            return Err(Status::EPROTO);
+        }
+        let client = export.client;
+        let replayed = self.replayed(&client)?;
+        let _queued = Queued(self, client);
+        let mut outcomes = Vec::with_capacity(changes.len());
+        for change in changes {
+            if change.transno <= replayed || !self.leaves.replays.is_lost(change.transno) {
+                outcomes.push(None);
+                continue;
+            }
+            self.await_turn(export, change.transno)?;
+            let outcome = match self.leaves.replays.has_applied(change.transno) {
+                true => Ok(()),
+                false => self.execute(export, change, capabilities, run),
+            };
+            self.leaves.replays.end(Some(&client));
+            match outcome {
+                Err(status @ (Status::ESHUTDOWN | Status::EINTR | Status::EVICTED)) => return Err(status),
+                outcome => outcomes.push(outcome.err()),
+            }
+            let refused = outcomes.last().copied().flatten();
+            self.leaves.replays.count(refused.is_some());
+            if let Some(status) = refused {
+                log::warn!(
+                    "MDT{:04x}: a lost change of client {client} (transaction {}) cannot be replayed: {status}",
+                    self.leaves.index,
+                    change.transno.0
+                );
+            }
+        }
+        self.leaves.records.sync_all()?;
+        Ok(self.core.commits.answer(MdsReply::Outcomes(outcomes)))
+    }
+
+    fn await_turn(&self, export: &Export, transno: TransNo) -> StatusResult<()> {
+        let replays = &self.leaves.replays;
+        nacre_env::blocking(|| {
+            loop {
+                match replays.next(&export.client, transno, &self.leaves.mdlocks.awaited()) {
+                    Turn::Own => return Ok(()),
+                    Turn::Restored(at, transaction) => self.apply_restored(at, &transaction),
+                    Turn::Wait if self.leaves.signal.is_stopping() => return Err(Status::ESHUTDOWN),
+                    Turn::Wait if nacre_env::interrupted() => return Err(Status::EINTR),
+                    Turn::Wait if export.has_ended() => return Err(Status::EVICTED),
+                    Turn::Wait => replays.wait(),
+                }
+            }
+        })
+    }
+
+    /// Waits until all lost changes have been replayed, as far as clients of the last run return in time: until then
+    /// no client sees a state without them.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`.
+    pub fn await_all(&self) -> StatusResult<()> {
+        if self.leaves.replays.are_over() {
+            return Ok(());
+        }
+        let are_pending = || self.leaves.replays.are_pending(self.leaves.mdlocks.is_recovering());
+        if !are_pending() {
+            return Ok(());
+        }
+        nacre_env::blocking(|| {
+            while are_pending() {
+                self.apply_due();
+                crate::locks::unless_interrupted()?;
+                if self.leaves.signal.is_stopping() {
+                    return Err(Status::ESHUTDOWN);
+                }
+                self.leaves.replays.wait();
+            }
+            Ok(())
+        })
+    }
+
+    /// Applies the parts of distributed transactions that precede all changes that clients may replay.
+    pub fn apply_due(&self) {
+        while let Some((at, transaction)) = self.leaves.replays.next_restored(&self.leaves.mdlocks.awaited()) {
+            self.apply_restored(at, &transaction);
+        }
+    }
+
+    fn apply_restored(&self, at: TransNo, transaction: &Transaction) {
+        if let Err(status) = self.core.participant.apply(transaction) {
+            log::error!(
+                "MDT{:04x}: {}, which was transaction {}, cannot be done again: {status}",
+                self.leaves.index,
+                transaction.id,
+                at.0
+            );
+        }
+        self.leaves.replays.end(None);
+    }
+
+    fn execute(
+        &self,
+        export: &Export,
+        change: &ReplayedChange,
+        capabilities: &Capabilities,
+        run: Run<'_>,
+    ) -> StatusResult<()> {
+        let request = MdsRequest::from_bytes(&change.request.0).map_err(|_| Status::EPROTO)?;
+        let reply = MdsReply::from_bytes(&change.reply.0).map_err(|_| Status::EPROTO)?;
+        let call = Call::new(&change.cred);
+        let _scope = Scope::enter(reply.clone(), export.client, change.transno);
+        match (request, &reply) {
+            (
+                MdsRequest::LayoutIntent { fid, .. } | MdsRequest::LayoutAccess { fid, .. },
+                MdsReply::Layout(Some(layout)) | MdsReply::LockedLayout { layout: Some(layout), .. },
+            ) => {
+                let suspended = Suspended::default();
+                let request = MdsRequest::GetLayout { fid };
+                let caller = Caller {
+                    client: export.client,
+                    export,
+                    call: &call,
+                    request: &request,
+                    suspended: &suspended,
+                    standing: None,
+                };
+                let lost = LostLayout { fid: &fid, layout, proof: change.capabilities.as_ref() };
+                layout::restore(&self.leaves, &self.core, capabilities, &caller, &lost, reply.clone()).map(drop)
+            }
+            (request @ MdsRequest::Create { .. }, MdsReply::Created { attr, created: true, .. }) => {
+                // A part of a transaction may have restored it.
+                let is_there = attr.fid.mdt_index() == self.leaves.index
+                    && self.leaves.records.find_inode(&attr.fid)?.is_some();
+                if is_there { Ok(()) } else { run(&call, &without_open(request)).map(drop) }
+            }
+            (MdsRequest::Create { open: Some((handle, flags)), .. }, MdsReply::Created { attr, .. })
+            | (MdsRequest::Open { handle, flags, .. }, MdsReply::Opened { attr, .. }) => {
+                let again = MdsRequest::Open { fid: attr.fid, handle, flags, lock: Default::default() };
+                let outcome = run(&call, &again).map(drop);
+                self.forget_open(&export.client, attr.fid, handle);
+                outcome
+            }
+            (request @ MdsRequest::CloseWrite { fid, handle, .. }, _) => {
+                let opened = OpenedRecord { fid, handle, flags: OpenFlags::WRITE.bits() };
+                self.files.open_again(&export.client, &opened);
+                let outcome = run(&call, &request).map(drop);
+                self.forget_open(&export.client, fid, handle);
+                outcome
+            }
+            (MdsRequest::Replay { .. } | MdsRequest::Peer(_), _) => Err(Status::EPROTO),
+            (request, _) => run(&call, &request).map(drop),
+        }
+    }
+
+    /// Forgets a handle that a replayed change has opened: the client opens again what it still has open.
+    fn forget_open(&self, client: &ClientUuid, fid: nacre_types::Fid, handle: OpenHandle) {
+        self.leaves.opens.remove(&fid, client, handle);
+    }
+}
+
+/// Returns a create without its open.
+fn without_open(request: MdsRequest<'_>) -> MdsRequest<'_> {
+    match request {
+        MdsRequest::Create { parent, name, fid, new, mode, umask, .. } => {
+            MdsRequest::Create { parent, name, fid, new, mode, umask, open: None, exclusive: true }
+        }
+        other => other,
+    }
+}
