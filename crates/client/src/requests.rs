@@ -18,6 +18,7 @@ use crate::caller::Caller;
 use crate::faults::Faults;
 use crate::lease::Lease;
 use crate::node::NodeTable;
+use crate::objects::logged::Logged;
 use crate::quotas::Quotas;
 use crate::requests::capabilities::CapabilityTable;
 use crate::requests::joining::Joining;
@@ -78,16 +79,13 @@ impl Requests {
         nodes: Arc<NodeTable>,
         tasks: Arc<Tasks>,
     ) -> StatusResult<Arc<Requests>> {
-        let (known, table) = (MdtTable::new(), OstTable::new());
+        let known = MdtTable::new();
         if mdts.is_empty() || !mdts.into_iter().all(|endpoint| known.push(Mdt::new(endpoint))) {
             return Err(Status::EINVAL);
         }
-        for (index, endpoint) in osts {
-            table.add(index, endpoint);
-        }
-        Ok(Arc::new_cyclic(|me| Requests {
+        let new = Arc::new_cyclic(|me| Requests {
             mdts: known,
-            osts: table,
+            osts: OstTable::new(),
             joining: Joining::default(),
             silent: Silent::default(),
             faults: Faults::default(),
@@ -99,7 +97,11 @@ impl Requests {
             changes: AtomicU64::new(0),
             pools: RwLock::default(),
             me: me.clone(),
-        }))
+        });
+        for (index, endpoint) in osts {
+            new.add_ost(index, endpoint);
+        }
+        Ok(new)
     }
 
     /// Ends all waits for MDTs.
@@ -109,6 +111,10 @@ impl Requests {
 
     /// Adds an OST that appeared while the client runs; false if the index is known already.
     pub fn add_ost(&self, index: u16, endpoint: Arc<dyn OssEndpoint>) -> bool {
+        let endpoint = match index.checked_sub(TARGET_INDEX_MAX) {
+            Some(mdt) if !endpoint.is_local() => Arc::new(Logged::new(endpoint, mdt, self.me.clone())),
+            _ => endpoint,
+        };
         self.osts.add(index, endpoint)
     }
 

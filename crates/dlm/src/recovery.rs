@@ -88,7 +88,10 @@ impl LockService {
 
     /// Returns the clients of the last run that have not reported yet that they have replayed all their locks.
     pub fn awaited(&self) -> Vec<ClientUuid> {
-        self.state().recovery.as_ref().map_or_else(Vec::new, |recovery| recovery.awaited.keys().copied().collect())
+        self.state()
+            .recovery
+            .as_ref()
+            .map_or_else(Vec::new, |recovery| recovery.awaited.keys().copied().collect())
     }
 
     /// True during the recovery window, while clients of the last run are awaited.

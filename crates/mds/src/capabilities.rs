@@ -101,14 +101,20 @@ impl Capabilities {
         proof: Option<&FileCapabilities>,
         objects: impl Iterator<Item = Fid>,
     ) -> StatusResult<()> {
-        let (Some(holder), Some(keys)) = (holder(export), self.keys.get().filter(|keys| keys.are_known())) else {
+        let (Some(holder), Some(keys)) = (holder(export), self.keys.get().filter(|keys| keys.are_known()))
+        else {
             return Ok(());
         };
         let now_s = keys.clock().now_s();
         for object in objects {
             let signed = proof.and_then(|given| {
                 let (_, tag) = given.objects.iter().find(|(signed, _)| *signed == object)?;
-                Some(Capability { rights: given.rights, epoch: given.epoch, expires_s: given.expires_s, tag: *tag })
+                Some(Capability {
+                    rights: given.rights,
+                    epoch: given.epoch,
+                    expires_s: given.expires_s,
+                    tag: *tag,
+                })
             });
             let need = ObjectNeed { object, any_of: Rights::WRITE };
             keys.check(holder.id, &need, signed.as_ref(), now_s, &export.verified).map_err(|error| {

@@ -22,6 +22,8 @@ use nacre_store::object::{Fallocate, ObjectError, ObjectStore, RecordStore};
 use nacre_types::limits::STRIPE_SIZE_MIN;
 use nacre_types::{Fid, Status};
 use nacre_wire::mds::Statfs;
+use nacre_wire::oss::FallocateKind;
+use nacre_wire::replay::DataChange;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -249,6 +251,33 @@ impl DataPart {
     pub fn set_watch(&self, watch: DataWatch) {
         // There is one service, so a second call is ignored.
         let _ = self.watch.set(watch);
+    }
+
+    /// Carries out a change of an object again that this MDT lost with its host.
+    ///
+    /// # Errors
+    /// [`ObjectError::Gone`] if the object belongs to no file; those of the store.
+    pub fn change_again(&self, object: Fid, change: &DataChange) -> Result<(), ObjectError> {
+        match change {
+            DataChange::Write { offset, data } => {
+                if self.store.write_promised(object, *offset, &data.0)? != data.0.len() {
+                    return Err(ObjectError::NoSpace);
+                }
+                self.note_written(object, data.0.len() as u64);
+            }
+            DataChange::Truncate { size } => drop(self.store.truncate(object, *size)?),
+            DataChange::Fallocate { kind, offset, len } => {
+                let how = match kind {
+                    FallocateKind::Allocate => Fallocate::Allocate { keep_size: false },
+                    FallocateKind::AllocateKeepSize => Fallocate::Allocate { keep_size: true },
+                    FallocateKind::Punch => Fallocate::Punch,
+                    FallocateKind::Zero => Fallocate::Zero { keep_size: false },
+                    FallocateKind::ZeroKeepSize => Fallocate::Zero { keep_size: true },
+                };
+                self.store.fallocate(object, how, *offset, *len)?;
+            }
+        }
+        Ok(())
     }
 
     /// Reports a write of this many bytes to an object by the metadata server.

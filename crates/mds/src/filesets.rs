@@ -301,6 +301,7 @@ pub(crate) fn fids_of<'a>(request: &'a MdsRequest<'_>) -> [Option<&'a Fid>; 2] {
         | MdsRequest::FidToLink { fid, .. }
         | MdsRequest::FidToPath { fid, .. }
         | MdsRequest::RemoveFid { fid }
+        | MdsRequest::DataChange { object: fid, .. }
         | MdsRequest::SetLock { fid, .. }
         | MdsRequest::LockFile { fid, .. }
         | MdsRequest::ReplayFileLocks { fid, .. }

@@ -140,7 +140,8 @@ fn begin_run(store: &MetaStore, record: &mut MdtRecord) -> Result<RunBegun, MdsE
     record.boot_count += 1;
     let was_clean = std::mem::take(&mut record.clean);
     let inodes = record.inodes.take().filter(|_| was_clean);
-    let earlier = store.get(META, RUNS_KEY, |value| value.and_then(|value| RunsRecord::decode(value).ok()))?;
+    let earlier =
+        store.get(META, RUNS_KEY, |value| value.and_then(|value| RunsRecord::decode(value).ok()))?;
     let mut earlier = earlier.unwrap_or_default();
     let (runs, first) =
         Runs::begin(&mut earlier, was_clean, store.last_transno(), nacre_env::own_process().boot);
@@ -263,7 +264,8 @@ impl Mds {
         }
         let (ended, known) = known_clients(&store)?;
         let config = &config;
-        let mds = Mds::assemble(Begun { dir, config, store, data, record, known, was_clean, runs, boot_transno })?;
+        let mds =
+            Mds::assemble(Begun { dir, config, store, data, record, known, was_clean, runs, boot_transno })?;
         mds.leaves.data.adapt(&mds.statfs());
         // The data store may outlive the MDT.
         let store = Arc::downgrade(&mds.leaves.store);
@@ -458,6 +460,16 @@ impl Mds {
         threads.retain(|thread| !thread.is_finished());
         threads.extend(self.leaves.counting.start(&self.leaves.signal)?);
         Ok(())
+    }
+
+    /// Returns the longest time in milliseconds until an acknowledged change is durable (`osd-file.*.commit_interval_ms`).
+    pub fn commit_interval_ms(&self) -> u64 {
+        self.leaves.store.commit_interval_ms()
+    }
+
+    /// Sets that time.
+    pub fn set_commit_interval_ms(&self, interval_ms: u64) {
+        self.leaves.store.set_commit_interval_ms(interval_ms);
     }
 
     /// Returns the numbers of lost changes that clients have replayed since the start, and that were refused because of

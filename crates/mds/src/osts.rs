@@ -113,7 +113,12 @@ impl OstSet {
     ///
     /// # Errors
     /// None yet; marks are read as OSTs are added.
-    pub fn new(mdt_index: u16, store: Arc<MetaStore>, qos: Qos, awaits_replay: bool) -> Result<OstSet, MdsError> {
+    pub fn new(
+        mdt_index: u16,
+        store: Arc<MetaStore>,
+        qos: Qos,
+        awaits_replay: bool,
+    ) -> Result<OstSet, MdsError> {
         Ok(OstSet {
             mdt_index,
             awaits_replay: Arc::new(AtomicBool::new(awaits_replay)),

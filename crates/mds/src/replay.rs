@@ -36,7 +36,12 @@ pub(crate) struct Runs {
 impl Runs {
     /// Adds the start of a run on a host with this boot id, which found `newest`, to the record of earlier runs. Returns
     /// the first transno of the run.
-    pub fn begin(record: &mut RunsRecord, was_clean: bool, newest: TransNo, boot_id: [u8; 16]) -> (Runs, TransNo) {
+    pub fn begin(
+        record: &mut RunsRecord,
+        was_clean: bool,
+        newest: TransNo,
+        boot_id: [u8; 16],
+    ) -> (Runs, TransNo) {
         let may_lack = !was_clean && record.boot_id != boot_id;
         record.boot_id = boot_id;
         if !was_clean {

@@ -360,7 +360,7 @@ impl Mds {
             }
             RecoveryDone => Ok(self.core.commits.answer(MdsReply::Done)),
             // Executed before this.
-            Replay { .. } => Err(Status::EPROTO),
+            Replay { .. } | DataChange { .. } => Err(Status::EPROTO),
             Ping => self.lease_of(caller),
             Intent { fid, name, handle } => self.intend(caller, fid, *name, *handle),
             Locks { request } => Ok(self.core.commits.answer(self.sessions.serve_locks(caller, request)?)),

@@ -135,6 +135,7 @@ fn service_row(request: &MdsRequest<'_>) -> usize {
         | MdsRequest::LeaseReleased { .. }
         | MdsRequest::RunStart
         | MdsRequest::Replay { .. }
+        | MdsRequest::DataChange { .. }
         | MdsRequest::RecoveryDone => const { of("obd_ping") },
         MdsRequest::Peer(_) => const { of("out_update") },
         MdsRequest::ReadDir { .. } | MdsRequest::Scan { .. } => const { of("mds_readpage") },

@@ -22,7 +22,7 @@ use nacre_rpc::{Call, Direction, Export, Exports, Hold, Moment, OssService, Read
 use nacre_store::object::trim::Trimmer;
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek};
 use nacre_types::nodemap::Nodemaps;
-use nacre_types::{Capability, ClientUuid, Fid, JobId, Owners, Status, StatusResult, TargetId};
+use nacre_types::{Capability, ClientUuid, Fid, JobId, Nid, Owners, Status, StatusResult, TargetId};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{self, Advice, Bulk, Charge, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
 use std::io;
@@ -297,6 +297,22 @@ impl ObjectServer {
         }
         self.quota.stop();
         self.target.store.close().map_err(StopError::Store)
+    }
+
+    /// Adds to the reply to a change of data in the log of a metadata target what a remote client needs to keep the
+    /// change until it is durable.
+    fn logged(&self, export: &Export, request: &OssRequest, reply: OssReply) -> OssReply {
+        let is_change = matches!(
+            request,
+            OssRequest::Write { .. } | OssRequest::Truncate { .. } | OssRequest::Fallocate { .. }
+        );
+        if !is_change || export.nid == Nid::Lo {
+            return reply;
+        }
+        match self.target.store.last_change() {
+            Some((transno, last_committed)) if transno.0 != 0 => reply.logged(transno, last_committed),
+            _ => reply,
+        }
     }
 
     /// Runs a request; each kind has a method of its own.
@@ -713,7 +729,7 @@ impl OssService for ObjectServer {
                 if matches!(request, OssRequest::Write { sync: true, .. }) {
                     self.counters.succeeded.count(Operation::Sync as usize, 0);
                 }
-                Ok(reply)
+                Ok(self.logged(export, request, reply))
             }
             Err(refusal) => {
                 in_progress.count(operation, None);

@@ -180,6 +180,20 @@ impl MetaStore {
         self.engine.sync(upto)
     }
 
+    /// Returns the longest time in milliseconds that a change stays volatile if no caller syncs; 0 if there is no periodic
+    /// sync.
+    pub fn commit_interval_ms(&self) -> u64 {
+        self.engine.commit_interval_ms.load(Ordering::Relaxed)
+    }
+
+    /// Sets that time, at least 1 ms; it takes effect within a second. No effect on a store opened without a periodic
+    /// sync.
+    pub fn set_commit_interval_ms(&self, interval_ms: u64) {
+        if self.commit_interval_ms() > 0 {
+            self.engine.commit_interval_ms.store(interval_ms.max(1), Ordering::Relaxed);
+        }
+    }
+
     /// Returns the number of the newest transaction; `TransNo(0)` in a new store.
     pub fn last_transno(&self) -> TransNo {
         TransNo(self.engine.log.last_transno())

@@ -50,7 +50,7 @@ pub use report::{
 pub use trim::Trimmed;
 
 use crate::meta::{MetaStore, Table};
-use nacre_types::{Fid, Timestamp};
+use nacre_types::{Fid, Timestamp, TransNo};
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 
@@ -147,6 +147,12 @@ impl<'a> ReadRequest<'a> {
 /// A store of objects: the operations that all back ends have. Every method may be called from any thread at
 /// any time; calls block.
 pub trait ObjectStore: Send + Sync {
+    /// Returns the transaction of the last change by this thread, 0 for none since the last call, and the newest durable
+    /// transaction; `None` for stores that do not keep their data in a log of transactions.
+    fn last_change(&self) -> Option<(TransNo, TransNo)> {
+        None
+    }
+
     /// Writes `data` at `offset` and returns the number of bytes written: all, unless the medium became full
     /// after a part. Creates the object if it does not exist. Writing nothing changes nothing.
     ///

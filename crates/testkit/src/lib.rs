@@ -28,6 +28,7 @@ pub mod hosts;
 pub mod http;
 pub mod identity;
 pub mod mounts;
+pub mod power;
 pub mod program;
 pub mod requirements;
 pub mod run;
@@ -40,6 +41,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 pub use cluster::{Cluster, Ports, Shape};
+pub use power::PowerDisk;
 pub use shapes::{on_each_shape, on_each_shape_of, on_each_shape_with, on_each_shape_with_mdts};
 pub use stopped::Stopped;
 pub use work::work_in;

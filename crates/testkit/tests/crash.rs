@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use fastrand::Rng;
 use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::fill;
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, Stopped, errno, mounts, program, text, wait};
+use nacre_testkit::{Cluster, PowerDisk, Shape, Stopped, errno, mounts, program, text, wait};
 use rustix::process::Signal;
 
 /// Time limit for a call around a crash: resends, recovery window, and a busy machine.
@@ -423,59 +423,32 @@ fn a_file_unlinked_while_open_survives_the_crash_of_the_mds() {
     cluster.stop_and_check();
 }
 
-/// Replaces the directory of a target with a copy of another one.
-fn replace_dir(from: &Path, to: &Path) {
-    let _ = fs::remove_dir_all(to);
-    let copied = std::process::Command::new("cp").arg("-a").args([from, to]).status().expect("cp runs");
-    assert!(copied.success(), "{}", from.display());
-}
-
-/// Content of an MDT's disk, to be put back as if its host had lost power since.
-struct Disk {
-    target: PathBuf,
-    copy: PathBuf,
-}
-
-impl Disk {
-    /// Copies the disk of a running MDT.
-    fn copy(cluster: &Cluster, role: &str) -> Disk {
-        let disk = Disk { target: cluster.data().join(role), copy: cluster.data().join("disk") };
-        let stopped = Stopped::begin(cluster, cluster.pid(role));
-        replace_dir(&disk.target, &disk.copy);
-        drop(stopped);
-        disk
-    }
-
-    /// Starts the MDT with that content.
-    fn put_back(self, cluster: &mut Cluster, role: &str) {
-        cluster.kill(role);
-        replace_dir(&self.copy, &self.target);
-        fs::remove_dir_all(&self.copy).expect("removed");
-        cluster.start_all();
-    }
-}
-
-fn power_cluster(fsname: &str) -> Option<Cluster> {
+/// Starts a file system whose MDT is on a disk that can lose power, and keeps changes volatile for long.
+fn power_cluster(fsname: &str) -> Option<(Cluster, PowerDisk)> {
     if !have(&["/dev/fuse"]) || !have_root() {
         return None;
     }
-    let options = Options { fsname: fsname.to_owned(), mdts: 2, ..Options::default() };
-    Some(Cluster::start_with(Shape::Separate, &options)).filter(|cluster| !cluster.is_foreign())
+    let options = Options { fsname: fsname.to_owned(), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return None;
+    }
+    let disk = PowerDisk::under(&mut cluster, "mdt0000");
+    cluster.lctl(&["set_param", "-n", "osd-file.*-MDT0000.commit_interval_ms=60000"]).success();
+    Some((cluster, disk))
 }
 
 #[test]
 fn what_an_mdt_has_lost_with_its_host_is_replayed_by_its_clients() {
-    let Some(mut cluster) = power_cluster("power") else { return };
+    let Some((mut cluster, mut disk)) = power_cluster("power") else { return };
     let other = cluster.add_mount();
-    let path = cluster.mount().join("d");
-    cluster.lfs(&["mkdir", "-i", "1", path.to_str().expect("text")]).success();
+    let path = cluster.directory("d");
     for name in ["removed", "renamed", "changed", "rewritten"] {
         fs::write(path.join(name), name).expect("write");
     }
     let open = |name: &str| File::open(path.join(name)).expect("open");
     let (directory, changed) = (File::open(&path).expect("open"), open("changed"));
     directory.sync_all().expect("fsync");
-    let disk = Disk::copy(&cluster, "mdt0001");
 
     // Changes of two mounts that depend on each other, and files with objects that the MDT does not know afterwards.
     let mut made = File::create(path.join("made")).expect("create");
@@ -488,15 +461,16 @@ fn what_an_mdt_has_lost_with_its_host_is_replayed_by_its_clients() {
     fs::rename(path.join("renamed"), path.join("new name")).expect("renamed");
     changed.set_permissions(fs::Permissions::from_mode(0o600)).expect("chmod");
     fs::write(path.join("rewritten"), "again").expect("write");
-    fs::write(cluster.mount().join("elsewhere"), "on the other MDT").expect("write");
-    disk.put_back(&mut cluster, "mdt0001");
+    disk.cut(&mut cluster);
 
     assert_eq!(directory.sync_all().map_err(|error| error.raw_os_error()), Ok(()), "nothing is lost");
     assert!(made.sync_all().is_ok() && changed.sync_all().is_ok());
     for mount in [cluster.mount(), other.as_path()] {
         let at = |name: &str| mount.join("d").join(name);
-        let mut names: Vec<_> =
-            fs::read_dir(mount.join("d")).expect("listed").map(|entry| entry.expect("read").file_name()).collect();
+        let mut names: Vec<_> = fs::read_dir(mount.join("d"))
+            .expect("listed")
+            .map(|entry| entry.expect("read").file_name())
+            .collect();
         names.sort();
         assert_eq!(names, ["changed", "link", "made", "moved", "new name", "rewritten"]);
         assert_eq!(fs::read(at("made")).expect("read"), b"data");
@@ -505,9 +479,12 @@ fn what_an_mdt_has_lost_with_its_host_is_replayed_by_its_clients() {
         assert_eq!(fs::metadata(at("link")).expect("there").nlink(), 2);
         assert_eq!(fs::metadata(at("changed")).expect("there").permissions().mode() & 0o777, 0o600);
     }
-    let status = cluster.lctl(&["get_param", "-n", "mdt.power-MDT0001.recovery_status"]).success().stdout;
+    let status = cluster.lctl(&["get_param", "-n", "mdt.power-MDT0000.recovery_status"]).success().stdout;
     let replayed = status.lines().find_map(|line| line.strip_prefix("replayed_requests: "));
-    assert!(replayed.and_then(|count| count.parse::<u64>().ok()).is_some_and(|count| count >= 10), "{status}");
+    assert!(
+        replayed.and_then(|count| count.parse::<u64>().ok()).is_some_and(|count| count >= 10),
+        "{status}"
+    );
     assert!(status.contains("refused_requests: 0"), "{status}");
     drop((directory, made, changed));
     cluster.stop_and_check();
@@ -515,13 +492,11 @@ fn what_an_mdt_has_lost_with_its_host_is_replayed_by_its_clients() {
 
 #[test]
 fn fsync_and_close_tell_what_cannot_be_replayed() {
-    let Some(mut cluster) = power_cluster("lost") else { return };
+    let Some((mut cluster, mut disk)) = power_cluster("lost") else { return };
     let other = cluster.add_mount();
-    let path = cluster.mount().join("d");
-    cluster.lfs(&["mkdir", "-i", "1", path.to_str().expect("text")]).success();
+    let path = cluster.directory("d");
     let directory = File::open(&path).expect("open");
     directory.sync_all().expect("fsync");
-    let disk = Disk::copy(&cluster, "mdt0001");
     // The directory that the file is in was made by a mount that does not return.
     fs::create_dir(other.join("d/sub")).expect("made");
     let below = File::create(path.join("sub/below")).expect("create");
@@ -530,7 +505,7 @@ fn fsync_and_close_tell_what_cannot_be_replayed() {
     let victim = cluster.run().processes().into_iter();
     let mut victim = victim.filter(|(_, words)| words.iter().any(|word| Path::new(word) == other));
     cluster.signal(victim.next().expect("the second mount has a process").0, Signal::KILL);
-    disk.put_back(&mut cluster, "mdt0001");
+    disk.cut(&mut cluster);
 
     let fsync = |file: &File| file.sync_all().map_err(|error| error.raw_os_error());
     assert_eq!(errno(below.sync_all()), libc::EIO);
@@ -539,7 +514,10 @@ fn fsync_and_close_tell_what_cannot_be_replayed() {
     let outcome = unsafe { libc::close(closed.into_raw_fd()) };
     assert_eq!((outcome, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EIO)));
     assert!(!path.join("sub").exists());
-    assert_eq!((fs::read(path.join("beside")).expect("read"), fsync(&directory)), (b"beside".to_vec(), Ok(())));
+    assert_eq!(
+        (fs::read(path.join("beside")).expect("read"), fsync(&directory)),
+        (b"beside".to_vec(), Ok(()))
+    );
     drop((below, directory));
     cluster.stop_and_check();
 }

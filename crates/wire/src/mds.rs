@@ -7,7 +7,7 @@ pub use crate::file_lock::{FileLock, LockFamily, LockMode, LockOwner, ProcessLoc
 use crate::lock::LockRequest;
 use crate::peer::{PeerReply, PeerRequest};
 use crate::quota::{QuotaReply, QuotaRequest};
-use crate::replay::ReplayedChange;
+use crate::replay::{DataChange, ReplayedChange};
 pub use crate::statfs::Statfs;
 use bitflags::bitflags;
 use nacre_layout::{Layout, LayoutRequest};
@@ -560,6 +560,13 @@ pub enum MdsRequest<'a> {
     Replay {
         /// Changes, each later than the one before; at most [`crate::replay::REPLAYED_MAX`].
         changes: Vec<ReplayedChange>,
+    },
+    /// A change of data on the target, within `Replay` only: [`crate::oss::OssReply::Logged`]. Reply: `Done`.
+    DataChange {
+        /// Object of the file.
+        object: Fid,
+        /// Change of its data.
+        change: DataChange,
     },
     /// Ends the client's recovery: it has replayed everything and reopened its files. Reply: `Done`.
     RecoveryDone,

@@ -15,7 +15,9 @@ use crate::mds::{
 use crate::mgs::{
     CapabilityKey, FsConfig, Hidden, IssuedKey, MgsReply, MgsRequest, PoolChange, PoolConfig, TargetConfig,
 };
-use crate::oss::{Advice, Charge, FallocateKind, ObjectAttr, OssCall, OssReply, OssRequest, SeekKind};
+use crate::oss::{
+    Advice, Charge, FallocateKind, LoggedReply, ObjectAttr, OssCall, OssReply, OssRequest, SeekKind,
+};
 use nacre_types::ioctl::MIGRATED_MAX;
 use nacre_types::nodemap::{Change, NODEMAPS_MAX, Nodemaps};
 use nacre_types::{CAPABILITY_TAG_BYTES, Capability, Fid, Identity, KeyId, Rights, Status};
@@ -139,6 +141,7 @@ wire_enum!(MdsRequest<'a> {
     53 = DirUse(request),
     54 = Replay { changes },
     55 = RecoveryDone,
+    56 = DataChange { object, change },
 });
 
 wire_enum!(MdsReply {
@@ -208,6 +211,11 @@ wire_enum!(OssReply {
     8 = Locked(outcome),
     9 = Version { attr, version },
     10 = Quota(report),
+    11 = Logged { transno, last_committed, reply },
+});
+wire_enum!(LoggedReply {
+    0 = Written { bytes, is_near_quota },
+    1 = Attr(attr),
 });
 
 wire_enum!(MgsRequest {

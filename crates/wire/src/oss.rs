@@ -8,7 +8,7 @@ pub use crate::mds::Statfs;
 use crate::quota::{QuotaReport, QuotaRound};
 use nacre_lock::Mode;
 use nacre_lock::Outcome;
-use nacre_types::{Capability, ClientUuid, Fid, ObjectNeed, Owners, Rights, Timestamp};
+use nacre_types::{Capability, ClientUuid, Fid, ObjectNeed, Owners, Rights, Timestamp, TransNo};
 
 /// Target of a search in an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -368,9 +368,52 @@ pub enum OssReply {
     },
     /// Report for a quota round.
     Quota(QuotaReport),
+    /// Reply to a remote client that changed data in the log of a metadata target, which may lose it with its host:
+    /// the client keeps the change until it is durable.
+    Logged {
+        /// Transaction of the change.
+        transno: TransNo,
+        /// Transaction up to which everything in the log is durable.
+        last_committed: TransNo,
+        /// The reply itself.
+        reply: LoggedReply,
+    },
+}
+
+/// Reply to a change of data in a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LoggedReply {
+    /// As [`OssReply::Written`].
+    Written {
+        /// Bytes written.
+        bytes: u32,
+        /// True if an owner of the object is near its limit.
+        is_near_quota: bool,
+    },
+    /// As [`OssReply::Attr`].
+    Attr(ObjectAttr),
+}
+
+impl From<LoggedReply> for OssReply {
+    fn from(reply: LoggedReply) -> OssReply {
+        match reply {
+            LoggedReply::Written { bytes, is_near_quota } => OssReply::Written { bytes, is_near_quota },
+            LoggedReply::Attr(attr) => OssReply::Attr(attr),
+        }
+    }
 }
 
 impl OssReply {
+    /// Adds the transaction of a change in a log to its reply, and the newest durable transaction.
+    pub fn logged(self, transno: TransNo, last_committed: TransNo) -> OssReply {
+        let reply = match self {
+            OssReply::Written { bytes, is_near_quota } => LoggedReply::Written { bytes, is_near_quota },
+            OssReply::Attr(attr) => LoggedReply::Attr(attr),
+            other => return other,
+        };
+        OssReply::Logged { transno, last_committed, reply }
+    }
+
     /// Reply to a write of `bytes` for owners that are far from their limits.
     pub const fn written(bytes: u32) -> OssReply {
         OssReply::Written { bytes, is_near_quota: false }

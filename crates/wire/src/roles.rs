@@ -21,6 +21,7 @@ impl MdsRequest<'_> {
             MdsRequest::RunStart
             | MdsRequest::Replay { .. }
             | MdsRequest::RecoveryDone
+            | MdsRequest::DataChange { .. }
             | MdsRequest::Statfs
             | MdsRequest::AllocateSequence
             | MdsRequest::Lookup { .. }

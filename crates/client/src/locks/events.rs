@@ -2,9 +2,10 @@
 
 use crate::locks::Locks;
 use nacre_rpc::{ClientCallbacks, OssEndpoint, OssEvents, OstEventsFactory, Recovery};
-use nacre_types::{Capability, ObjectNeed, StatusResult};
+use nacre_types::limits::TARGET_INDEX_MAX;
+use nacre_types::{Capability, Cred, ObjectNeed, StatusResult};
 use nacre_wire::lock::{LockMessage, LockRequest};
-use nacre_wire::mds::LeaseGrant;
+use nacre_wire::mds::{LeaseGrant, MdsRequest};
 use nacre_wire::oss::{Bulk, OssRequest};
 use std::sync::Arc;
 
@@ -34,12 +35,24 @@ impl ClientCallbacks for OstEvents {
     }
 }
 
+impl OstEvents {
+    /// Waits, before data on an MDT that restarted is used, until its metadata is replayed: the files of the data may
+    /// be among what it has lost.
+    fn await_replay(&self) -> StatusResult<()> {
+        let mdt = self.ost_index.checked_sub(TARGET_INDEX_MAX);
+        let Some((mdt, holder)) = mdt.zip(self.locks.holder()) else { return Ok(()) };
+        // Answered once the connection to the metadata part has recovered.
+        holder.mdt(mdt).map_or(Ok(()), |endpoint| endpoint.call(&Cred::system(), &MdsRequest::Ping).map(drop))
+    }
+}
+
 impl OssEvents for OstEvents {
     fn reconnected(&self, endpoint: &dyn OssEndpoint, recovery: Recovery) -> StatusResult<()> {
         let ost_index = self.ost_index;
         match recovery {
             Recovery::None => Ok(()),
             Recovery::ServerRestarted => {
+                self.await_replay()?;
                 if !self.locks.space(ost_index).replay(&self.locks, endpoint)? {
                     // A second replay would get the same answer: the OST was restored from an older copy, for
                     // example.

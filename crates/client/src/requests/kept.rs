@@ -177,6 +177,8 @@ fn fids_of(request: &MdsRequest<'_>, reply: &MdsReply) -> (Option<Fid>, Option<F
         | MdsRequest::SetXattr { fid, .. }
         | MdsRequest::RemoveXattr { fid, .. }
         | MdsRequest::CloseWrite { fid, .. } => (Some(*fid), None),
+        // Objects of a file on an MDT have its FID, up to the version.
+        MdsRequest::DataChange { object, .. } => (Some(Fid { ver: 0, ..*object }), None),
         MdsRequest::Open { fid, flags, .. } if flags.contains(OpenFlags::TRUNCATE) => (Some(*fid), None),
         MdsRequest::Create { parent, .. } => match reply {
             MdsReply::Created { attr, .. } | MdsReply::Attr(attr) => (Some(*parent), Some(attr.fid)),

@@ -7,6 +7,7 @@ use nacre_rpc::MdsEndpoint;
 use nacre_types::{Cred, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::replay::{REPLAYED_BYTES, REPLAYED_MAX, ReplayedChange};
+use std::sync::atomic::Ordering;
 
 /// Result of the replay of changes.
 #[derive(Default)]
@@ -25,18 +26,33 @@ impl Requests {
         if mdt.endpoint.is_local() {
             return;
         }
-        let Some(change) = kept_of(cred, request, answer) else { return };
+        if let Some(change) = kept_of(cred, request, answer) {
+            self.enter(mdt, fid.mdt_index(), change);
+        }
+    }
+
+    /// Keeps a change of data in the log of an MDT; everything up to `last_committed` is durable there.
+    pub(crate) fn keep_data(&self, mdt_index: u16, change: ReplayedChange, last_committed: TransNo) {
+        let Some(mdt) = self.mdts.get(usize::from(mdt_index)) else { return };
+        mdt.last_committed.fetch_max(last_committed.0, Ordering::Relaxed);
+        mdt.last_transno.fetch_max(change.transno.0, Ordering::Relaxed);
+        self.enter(mdt, mdt_index, change);
+    }
+
+    fn enter(&self, mdt: &Mdt, mdt_index: u16, change: ReplayedChange) {
+        let transno = change.transno;
         match mdt.kept.note(change, TransNo(mdt.last_committed())) {
             Noted::Kept => {}
             Noted::Full => {
-                if let Err(status) = self.commit(fid, answer.transno) {
-                    log::warn!("making changes durable at MDT{:04x}: {status}", fid.mdt_index());
+                let place = Fid::new(Fid::first_sequence_of_mdt(mdt_index), 1, 0);
+                if let Err(status) = self.commit(place, transno) {
+                    log::warn!("making changes durable at MDT{mdt_index:04x}: {status}");
                 }
             }
             // The answer came from the last run, and this thread enters it only now.
             Noted::Lost => {
-                if let Err(status) = self.meet_run(fid.mdt_index(), &*mdt.endpoint, true) {
-                    log::warn!("replaying a change at MDT{:04x}: {status}", fid.mdt_index());
+                if let Err(status) = self.meet_run(mdt_index, &*mdt.endpoint, true) {
+                    log::warn!("replaying a change at MDT{mdt_index:04x}: {status}");
                 }
             }
         }
@@ -70,7 +86,9 @@ impl Requests {
             false => lose_all(mdt, &changes),
         };
         if done > 0 {
-            log::warn!("MDT{mdt_index:04x} had lost changes with its host: {done} of this client are replayed");
+            log::warn!(
+                "MDT{mdt_index:04x} had lost changes with its host: {done} of this client are replayed"
+            );
         }
         if lost > 0 {
             log::error!(
@@ -113,7 +131,8 @@ fn replay(
     while rest.peek().is_some() {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < REPLAYED_MAX
-            && let Some(change) = rest.next_if(|change| bytes == 0 || bytes + change.len_bytes() <= REPLAYED_BYTES)
+            && let Some(change) =
+                rest.next_if(|change| bytes == 0 || bytes + change.len_bytes() <= REPLAYED_BYTES)
         {
             bytes += change.len_bytes();
             batch.push(change);

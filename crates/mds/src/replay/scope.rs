@@ -70,7 +70,9 @@ pub(crate) fn mark(batch: &mut Batch) {
 /// Returns the time of a change as far as its reply shows it.
 fn time_of(reply: &MdsReply) -> Option<Timestamp> {
     let attr: &Attr = match reply {
-        MdsReply::Created { attr, created: true, .. } | MdsReply::Attr(attr) | MdsReply::Opened { attr, .. } => attr,
+        MdsReply::Created { attr, created: true, .. }
+        | MdsReply::Attr(attr)
+        | MdsReply::Opened { attr, .. } => attr,
         MdsReply::Removed { attr: Some(attr), .. } => attr,
         _ => return None,
     };
@@ -82,7 +84,9 @@ fn time_of(reply: &MdsReply) -> Option<Timestamp> {
 fn is_same(expected: &MdsReply, found: &MdsReply) -> bool {
     match (expected, found) {
         (MdsReply::Attr(expected), MdsReply::Attr(found))
-        | (MdsReply::Opened { attr: expected, .. }, MdsReply::Opened { attr: found, .. }) => expected.fid == found.fid,
+        | (MdsReply::Opened { attr: expected, .. }, MdsReply::Opened { attr: found, .. }) => {
+            expected.fid == found.fid
+        }
         (
             MdsReply::Created { attr: expected, created, .. },
             MdsReply::Created { attr: found, created: is_created, .. },

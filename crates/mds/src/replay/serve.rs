@@ -6,6 +6,7 @@ use crate::capabilities::Capabilities;
 use crate::core::Core;
 use crate::leaves::Leaves;
 use crate::open_files::OpenFiles;
+use crate::stats::service_name;
 use crate::suspend::{Caller, Suspended};
 use crate::tables::REPLAYED;
 use nacre_ondisk::OpenedRecord;
@@ -89,11 +90,14 @@ impl Replayer {
             let refused = outcomes.last().copied().flatten();
             self.leaves.replays.count(refused.is_some());
             if let Some(status) = refused {
+                let request = MdsRequest::from_bytes(&change.request.0);
                 log::warn!(
-                    "MDT{:04x}: a lost change of client {client} (transaction {}) cannot be replayed: {status}",
+                    "MDT{:04x}: a lost {} of client {client} (transaction {}) cannot be replayed: {status}",
                     self.leaves.index,
+                    request.as_ref().map_or("change", service_name),
                     change.transno.0
                 );
+                log::debug!("{request:?}");
             }
         }
         self.leaves.records.sync_all()?;
@@ -144,7 +148,8 @@ impl Replayer {
 
     /// Applies the parts of distributed transactions that precede all changes that clients may replay.
     pub fn apply_due(&self) {
-        while let Some((at, transaction)) = self.leaves.replays.next_restored(&self.leaves.mdlocks.awaited()) {
+        while let Some((at, transaction)) = self.leaves.replays.next_restored(&self.leaves.mdlocks.awaited())
+        {
             self.apply_restored(at, &transaction);
         }
     }
@@ -188,7 +193,8 @@ impl Replayer {
                     standing: None,
                 };
                 let lost = LostLayout { fid: &fid, layout, proof: change.capabilities.as_ref() };
-                layout::restore(&self.leaves, &self.core, capabilities, &caller, &lost, reply.clone()).map(drop)
+                layout::restore(&self.leaves, &self.core, capabilities, &caller, &lost, reply.clone())
+                    .map(drop)
             }
             (request @ MdsRequest::Create { .. }, MdsReply::Created { attr, created: true, .. }) => {
                 // A part of a transaction may have restored it.
@@ -210,6 +216,11 @@ impl Replayer {
                 self.forget_open(&export.client, fid, handle);
                 outcome
             }
+            (MdsRequest::DataChange { object, change }, _) => self
+                .leaves
+                .data
+                .change_again(object, &change)
+                .map_err(|error| self.leaves.data.failed(&error)),
             (MdsRequest::Replay { .. } | MdsRequest::Peer(_), _) => Err(Status::EPROTO),
             (request, _) => run(&call, &request).map(drop),
         }

@@ -83,7 +83,13 @@ fn data_stays_until_its_file_comes(f: Fixture) {
     let comes = Update::InodeIn { fid: to, record: encoded(&moved), xattrs: Vec::new(), links: Vec::new() };
     let directory = Update::Directory { fid: at.parent, entries: 1, subdirs: 0 };
     let updates = vec![comes, Update::PutName { at, fid: to, kind: FileKind::Regular }, directory];
-    ask(&f, PeerRequest::Apply { transaction: transaction(vec![Part { mdt: 0, updates }]), transno: nacre_types::TransNo(0) });
+    ask(
+        &f,
+        PeerRequest::Apply {
+            transaction: transaction(vec![Part { mdt: 0, updates }]),
+            transno: nacre_types::TransNo(0),
+        },
+    );
     assert_eq!((f.stat(to).expect("there").size, content(&f, to)), (4, b"came".to_vec()));
     // From here on the file itself names it.
     f.crash_and(|dir| {

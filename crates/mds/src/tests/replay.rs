@@ -199,7 +199,8 @@ impl Farm {
             self.mds.leaves.store.scan(table, &[], Bound::Unbounded, &mut add).expect("read");
         }
         // Attributes of inodes without names stay until these are destroyed.
-        let named: BTreeSet<String> = all.keys().filter(|key| key.starts_with("2 ")).map(|key| word(key)).collect();
+        let named: BTreeSet<String> =
+            all.keys().filter(|key| key.starts_with("2 ")).map(|key| word(key)).collect();
         all.retain(|key, _| !key.starts_with("4 ") || named.contains(&word(key)));
         all
     }
@@ -237,8 +238,13 @@ fn changes_of_several_clients_that_depend_on_each_other_are_replayed_in_their_or
     let dir = farm.make(0, Fid::ROOT, "d", &NewFile::Directory).expect("made");
     let file = farm.file(1, dir, "f");
     let flags = RenameFlags::empty();
-    let rename =
-        MdsRequest::Rename { from_parent: Fid::ROOT, from_name: b"d", to_parent: Fid::ROOT, to_name: b"e", flags };
+    let rename = MdsRequest::Rename {
+        from_parent: Fid::ROOT,
+        from_name: b"d",
+        to_parent: Fid::ROOT,
+        to_name: b"e",
+        flags,
+    };
     farm.run(0, &rename).expect("renamed");
     farm.run(1, &MdsRequest::Link { fid: file, parent: Fid::ROOT, name: b"d" }).expect("linked");
     farm.run(0, &UNLINKED(dir, "f")).expect("removed");
@@ -285,7 +291,9 @@ fn random_change(farm: &mut Farm, dice: &mut fastrand::Rng, dirs: &mut Vec<Fid>,
             let request = MdsRequest::SetXattr { fid, name: b"user.a", value: &[value], flags };
             drop(farm.run(client, &request));
         }
-        _ if fid != Fid::ROOT => drop(farm.run(client, &MdsRequest::LayoutIntent { fid, start: 0, end: 1 << 20 })),
+        _ if fid != Fid::ROOT => {
+            drop(farm.run(client, &MdsRequest::LayoutIntent { fid, start: 0, end: 1 << 20 }))
+        }
         _ => {}
     }
 }
@@ -334,8 +342,13 @@ fn a_name_that_leads_elsewhere_than_before_is_not_removed_by_a_replay() {
     farm.file(0, Fid::ROOT, "b");
     let disk = farm.snapshot();
     let flags = RenameFlags::empty();
-    let rename =
-        MdsRequest::Rename { from_parent: Fid::ROOT, from_name: b"b", to_parent: Fid::ROOT, to_name: b"a", flags };
+    let rename = MdsRequest::Rename {
+        from_parent: Fid::ROOT,
+        from_name: b"b",
+        to_parent: Fid::ROOT,
+        to_name: b"a",
+        flags,
+    };
     farm.run(0, &rename).expect("renamed");
     farm.run(1, &UNLINKED(Fid::ROOT, "a")).expect("removed");
     let farm = farm.lose_power(&disk);
@@ -343,7 +356,9 @@ fn a_name_that_leads_elsewhere_than_before_is_not_removed_by_a_replay() {
     assert_eq!(farm.replay(1, 10), [Some(Status::ESTALE)]);
     farm.end_replay(1);
     let found = farm.call(&farm.clients[0].export, &MdsRequest::Lookup { parent: Fid::ROOT, name: b"a" });
-    let Ok(MdsReply::Entry { attr: Some(attr), .. }) = found.map(|answer| answer.reply) else { panic!("there") };
+    let Ok(MdsReply::Entry { attr: Some(attr), .. }) = found.map(|answer| answer.reply) else {
+        panic!("there")
+    };
     assert_eq!(attr.fid, old);
 }
 

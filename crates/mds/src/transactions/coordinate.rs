@@ -150,7 +150,8 @@ impl Coordinator {
                 names.map(|(parent, name)| Name { parent: *parent, name: name.to_vec() }).collect();
             // Whatever the answer, that MDT may have locked them.
             gathered.remote.insert(mdt);
-            let request = PeerRequest::Prepare { op, fids, names: names.clone(), replays: replay::is_running() };
+            let request =
+                PeerRequest::Prepare { op, fids, names: names.clone(), replays: replay::is_running() };
             let PeerReply::Prepared { found, names: leads, clock } = transactions.ask(mdt, request)? else {
                 return Err(Status::EPROTO);
             };

@@ -132,14 +132,13 @@ impl State {
     /// Records that a transaction is committed here with a transno, or about to be.
     pub(super) fn open(&mut self, transaction: &Arc<Transaction>, transno: TransNo) {
         self.close(&transaction.id);
-        let open =
-            Open {
-                transaction: transaction.clone(),
-                transno,
-                applied: BTreeMap::new(),
-                coordinated: TransNo(0),
-                is_durable: false,
-            };
+        let open = Open {
+            transaction: transaction.clone(),
+            transno,
+            applied: BTreeMap::new(),
+            coordinated: TransNo(0),
+            is_durable: false,
+        };
         self.open.insert(transaction.id, open);
         self.unsettled.insert((transno, transaction.id));
     }

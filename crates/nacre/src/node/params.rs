@@ -260,7 +260,11 @@ impl Params {
             |mds| mds.sessions.release_timeout().as_secs(),
             |mds, seconds| mds.sessions.set_release_timeout(Duration::from_secs(seconds.unsigned_abs())),
         );
-        self.tree.of(&format!("osd-file.{name}"), mds).flag(
+        let osd = self.tree.of(&format!("osd-file.{name}"), mds);
+        osd.integer("commit_interval_ms", 10..=60_000, Mds::commit_interval_ms, |mds, interval_ms| {
+            mds.set_commit_interval_ms(interval_ms.unsigned_abs())
+        });
+        osd.flag(
             "nonrotational",
             |mds| mds.space.is_nonrotational(),
             |mds, on| mds.space.set_nonrotational(on),

@@ -58,6 +58,9 @@ impl Checkpointer {
     }
 }
 
+/// Time after which a shorter interval of the periodic sync takes effect.
+const INTERVAL_TICK: Duration = Duration::from_secs(1);
+
 impl Engine {
     /// Starts with changes that a recovery left frozen.
     pub(crate) fn set_pending(&self, transno: u64) {
@@ -254,8 +257,14 @@ impl Engine {
 
     /// Body of the periodic sync thread.
     pub(crate) fn run_periodic_syncs(&self, stop: &StopSignal) {
-        let interval = Duration::from_millis(self.options.commit_interval_ms);
-        while !stop.wait(interval) {
+        let interval = || Duration::from_millis(self.commit_interval_ms.load(Ordering::Relaxed));
+        let mut last = Instant::now();
+        // In pieces, as the interval may become shorter.
+        while !stop.wait(interval().saturating_sub(last.elapsed()).min(INTERVAL_TICK)) {
+            if last.elapsed() < interval() {
+                continue;
+            }
+            last = Instant::now();
             if self.log.durable_transno() < self.log.last_transno()
                 && let Err(error) = self.log.sync(self.log.last_transno())
             {

@@ -31,6 +31,8 @@ pub(crate) struct Engine {
     pub(crate) checkpointer: Checkpointer,
     pub(crate) uuid: [u8; 16],
     pub(crate) options: MetaStoreOptions,
+    /// Current value of the option.
+    pub(crate) commit_interval_ms: AtomicU64,
     pub(crate) is_closed: AtomicBool,
     pub(crate) stalls: AtomicU64,
     pub(crate) replayed: u64,

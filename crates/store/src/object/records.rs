@@ -30,8 +30,9 @@ use edit::Head;
 use nacre_env::sync::{RwLock, RwLockWriteGuard};
 use nacre_ondisk::DataRecord;
 use nacre_types::fid::FID_BYTES;
-use nacre_types::{Fid, Timestamp};
+use nacre_types::{Fid, Timestamp, TransNo};
 use rustix::fs::fstatvfs;
+use std::cell::Cell;
 use std::ops::{Bound, ControlFlow, Range};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -47,6 +48,11 @@ const STEP_BYTES: u64 = 1 << 20;
 const SIZE_MAX: u64 = u32::MAX as u64 * CHUNK_BYTES;
 /// Locks, which objects share by hash.
 const LOCKS: usize = 64;
+
+thread_local! {
+    /// Transaction of the last change by this thread.
+    static LAST_CHANGE: Cell<u64> = const { Cell::new(0) };
+}
 
 /// Decides whether an object that does not exist belongs to a file.
 pub type Owned = dyn Fn(&Fid) -> Result<bool> + Send + Sync;
@@ -186,7 +192,8 @@ impl RecordStore {
         change(&mut edit)?;
         let mut batch = Batch::new();
         let attr = edit.stage(&mut batch);
-        self.meta.commit(&batch)?;
+        let transno = self.meta.commit(&batch)?;
+        LAST_CHANGE.set(transno.0);
         self.created.fetch_add(u64::from(!existed), Ordering::Relaxed);
         Ok(attr)
     }
@@ -257,6 +264,10 @@ impl RecordStore {
 }
 
 impl ObjectStore for RecordStore {
+    fn last_change(&self) -> Option<(TransNo, TransNo)> {
+        Some((TransNo(LAST_CHANGE.take()), self.meta.last_committed()))
+    }
+
     fn write(&self, object: Fid, offset: u64, data: &[u8]) -> Result<usize> {
         end_of(offset, data.len() as u64)?;
         if data.is_empty() {

@@ -11,7 +11,7 @@ use crate::connect::{Connect, ConnectFlags, Connected, Refusal};
 use crate::lock::{IoLock, LockMessage, LockRequest, ServerMessage};
 use crate::mds::{ClosingData, DirEntry, DirPage, ListedLayout, LockRange};
 use crate::peer::PeerReply;
-use crate::replay::ReplayedChange;
+use crate::replay::{DataChange, MessageBytes, ReplayedChange};
 use nacre_layout::{
     Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutRequest, LayoutSpec, Pattern,
     PoolName, StripeObject,
@@ -247,10 +247,22 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
             changes: vec![ReplayedChange::new(
                 &cred(),
                 &MdsRequest::Unlink { parent: fid(1), name: b"name", directory: false },
-                &MdsAnswer { transno: TransNo(0x1235), ..MdsReply::Removed { fid: fid(2), attr: None }.into() },
+                &MdsAnswer {
+                    transno: TransNo(0x1235),
+                    ..MdsReply::Removed { fid: fid(2), attr: None }.into()
+                },
             )],
         },
         MdsRequest::RecoveryDone,
+        MdsRequest::DataChange {
+            object: fid(1),
+            change: DataChange::Write { offset: 5, data: MessageBytes(b"bytes".to_vec()) },
+        },
+        MdsRequest::DataChange { object: fid(1), change: DataChange::Truncate { size: 7 } },
+        MdsRequest::DataChange {
+            object: fid(1),
+            change: DataChange::Fallocate { kind: FallocateKind::Punch, offset: 1, len: 2 },
+        },
     ]
 }
 
@@ -459,6 +471,8 @@ fn oss_replies() -> Vec<OssReply> {
         OssReply::Granted(11),
         OssReply::Locked(Outcome::Waiting),
         OssReply::Version { attr: ObjectAttr { size: 1, blocks: 8, mtime: None }, version: 9 },
+        OssReply::written(5).logged(TransNo(8), TransNo(7)),
+        OssReply::Attr(ObjectAttr { size: 5, blocks: 8, mtime: None }).logged(TransNo(8), TransNo(7)),
     ]
 }
 

@@ -167,7 +167,9 @@ pub fn enter_mdt_recovery(entries: &Entries<'_, Mds>) {
         let last = last.0;
         match status.starts_with("status: INACTIVE") {
             true => status,
-            false => format!("{status}replayed_requests: {replayed}\nrefused_requests: {refused}\nlast_transno: {last}\n"),
+            false => format!(
+                "{status}replayed_requests: {replayed}\nrefused_requests: {refused}\nlast_transno: {last}\n"
+            ),
         }
     });
 }

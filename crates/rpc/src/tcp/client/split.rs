@@ -107,25 +107,33 @@ pub(super) fn cut(request: &OssRequest, bulk: &Bulk<'_>, ways: &Ways) -> (Vec<Os
     (requests, parts)
 }
 
-/// Returns the answer to a write in parts of these lengths: the bytes written up to the first gap.
+/// Returns the answer to a write in parts of these lengths: the bytes written up to the first gap. A change in a log has
+/// the transaction of its last part.
 pub(super) fn join_writes(parts: &[usize], results: Vec<StatusResult<OssReply>>) -> StatusResult<OssReply> {
-    let (mut total, mut is_near_quota) = (0u32, false);
+    let (mut total, mut is_near_quota, mut logged) = (0u32, false, None);
     for (index, (part, result)) in parts.iter().zip(results).enumerate() {
-        match result {
-            Ok(OssReply::Written { bytes, is_near_quota: is_near }) => {
-                total = total.saturating_add(bytes);
-                is_near_quota |= is_near;
-                if (bytes as usize) < *part {
-                    break;
-                }
+        let reply = match result {
+            Ok(OssReply::Logged { transno, last_committed, reply }) => {
+                logged = logged.max(Some((transno, last_committed)));
+                OssReply::from(reply)
             }
-            Ok(_) => return Err(Status::EPROTO),
+            Ok(reply) => reply,
             Err(status) if index == 0 => return Err(status),
             // The caller continues from there and meets the error again.
             Err(_) => break,
+        };
+        let OssReply::Written { bytes, is_near_quota: is_near } = reply else { return Err(Status::EPROTO) };
+        total = total.saturating_add(bytes);
+        is_near_quota |= is_near;
+        if (bytes as usize) < *part {
+            break;
         }
     }
-    Ok(OssReply::Written { bytes: total, is_near_quota })
+    let reply = OssReply::Written { bytes: total, is_near_quota };
+    Ok(match logged {
+        Some((transno, last_committed)) => reply.logged(transno, last_committed),
+        None => reply,
+    })
 }
 
 /// Returns the answer to a read in parts of these lengths. If the object ended in one part and yet a later
@@ -155,7 +163,7 @@ pub(super) fn join_reads(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_types::Fid;
+    use nacre_types::{Fid, TransNo};
     use nacre_wire::lock::IoLock;
     use nacre_wire::oss::Charge;
     use proptest::prelude::*;
@@ -252,6 +260,8 @@ mod tests {
 
     #[test]
     fn a_write_counts_up_to_its_first_gap() {
+        let logged = |bytes, transno| Ok(OssReply::written(bytes).logged(TransNo(transno), TransNo(1)));
+        assert_eq!(join_writes(&[10, 10], vec![logged(10, 8), logged(10, 7)]), logged(20, 8));
         let written = |bytes| Ok(OssReply::written(bytes));
         let join = |results: [StatusResult<OssReply>; 3]| join_writes(&[10, 10, 10], results.into());
         assert_eq!(join([written(10), written(10), written(7)]), written(27));

@@ -1,0 +1,54 @@
+//! Hosts that lose power: a target on a disk of its own, of which exactly what had reached the disk is kept.
+
+use crate::program::shell;
+use crate::{Cluster, Stopped};
+use std::path::{Path, PathBuf};
+
+/// The disk of one target: an ext4 file system in a file. The file has what the kernel has written to the disk, and what
+/// is in the kernel's caches only is lost with the power.
+pub struct PowerDisk {
+    role: String,
+    target: PathBuf,
+    image: PathBuf,
+    cuts: u32,
+}
+
+impl PowerDisk {
+    /// Moves a target of a running cluster of separate processes to a disk of its own; it is restarted for that.
+    ///
+    /// # Panics
+    ///
+    /// If that fails; tests require `mkfs.ext4` and root first.
+    pub fn under(cluster: &mut Cluster, role: &str) -> PowerDisk {
+        let target = cluster.data().join(role);
+        let image = cluster.run().directory().join(format!("{role}.disk"));
+        cluster.kill(role);
+        let script = r#"
+            truncate -s 512M "$1"; mkfs.ext4 -q "$1"
+            mv "$2" "$2.moved"; mkdir "$2"; mount -o loop "$1" "$2"
+            cp -a "$2.moved/." "$2"; rm -r "$2.moved"; sync -f "$2"
+        "#;
+        shell(Path::new("/"), script, [&image, &target]).success();
+        cluster.start_all();
+        PowerDisk { role: role.to_owned(), target, image, cuts: 0 }
+    }
+
+    /// Cuts the power of the target's host while it runs, and starts it again with what was on the disk at that moment.
+    ///
+    /// # Panics
+    ///
+    /// If that fails.
+    pub fn cut(&mut self, cluster: &mut Cluster) {
+        self.cuts += 1;
+        let after = self.image.with_extension(format!("cut{}", self.cuts));
+        // While it is stopped it answers nothing that the copy does not have.
+        let stopped = Stopped::begin(cluster, cluster.pid(&self.role));
+        shell(Path::new("/"), r#"cp --sparse=always "$1" "$2""#, [&self.image, &after]).success();
+        cluster.kill(&self.role);
+        drop(stopped);
+        let script = r#"umount "$2"; rm "$3"; mount -o loop "$1" "$2""#;
+        shell(Path::new("/"), script, [&after, &self.target, &self.image]).success();
+        self.image = after;
+        cluster.start_all();
+    }
+}
