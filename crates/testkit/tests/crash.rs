@@ -450,6 +450,11 @@ fn what_an_mdt_has_lost_with_its_host_is_replayed_by_its_clients() {
     let (directory, changed) = (File::open(&path).expect("open"), open("changed"));
     directory.sync_all().expect("fsync");
 
+    // More than a message takes.
+    fs::create_dir(path.join("many")).expect("made");
+    for number in 0..400 {
+        fs::write(path.join(format!("many/{number}")), number.to_string()).expect("write");
+    }
     // Changes of two mounts that depend on each other, and files with objects that the MDT does not know afterwards.
     let mut made = File::create(path.join("made")).expect("create");
     made.write_all(b"data").expect("write");
@@ -472,7 +477,11 @@ fn what_an_mdt_has_lost_with_its_host_is_replayed_by_its_clients() {
             .map(|entry| entry.expect("read").file_name())
             .collect();
         names.sort();
-        assert_eq!(names, ["changed", "link", "made", "moved", "new name", "rewritten"]);
+        assert_eq!(names, ["changed", "link", "made", "many", "moved", "new name", "rewritten"]);
+        for number in [0, 399] {
+            let content = fs::read_to_string(at(&format!("many/{number}"))).expect("read");
+            assert_eq!(content, number.to_string());
+        }
         assert_eq!(fs::read(at("made")).expect("read"), b"data");
         assert_eq!(fs::read(at("rewritten")).expect("read"), b"again");
         assert!(fs::read(at("moved/below")).expect("read") == content(3, 3 << 20));

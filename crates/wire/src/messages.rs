@@ -18,6 +18,7 @@ use crate::mgs::{
 use crate::oss::{
     Advice, Charge, FallocateKind, LoggedReply, ObjectAttr, OssCall, OssReply, OssRequest, SeekKind,
 };
+use crate::replay::REPLAYED_MAX;
 use nacre_types::ioctl::MIGRATED_MAX;
 use nacre_types::nodemap::{Change, NODEMAPS_MAX, Nodemaps};
 use nacre_types::{CAPABILITY_TAG_BYTES, Capability, Fid, Identity, KeyId, Rights, Status};
@@ -41,6 +42,9 @@ pub const REVOKED_MAX: usize = 1 << 20;
 pub const CAPABILITY_KEYS_MAX: usize = 16;
 /// Keys in one reply that lists them.
 pub const ISSUED_MAX: usize = 1 << 20;
+
+/// Outcomes in one reply: of files that move, or of replayed changes.
+const OUTCOMES_MAX: usize = if MIGRATED_MAX > REPLAYED_MAX { MIGRATED_MAX } else { REPLAYED_MAX };
 
 /// Encoded [`ProcessLock`]: family, owner, mode, first and last byte, process id, process number.
 const PROCESS_LOCK_BYTES: usize = 1 + 8 + 1 + 8 + 8 + 4 + 8;
@@ -254,7 +258,7 @@ wire_struct!(IssuedKey { identity, is_revoked });
 wire_lists! {
     Fid: DESTROY_MAX, nacre_types::fid::FID_BYTES, "objects";
     (Fid, Fid): MIGRATED_MAX, 2 * nacre_types::fid::FID_BYTES, "inodes";
-    Option<Status>: MIGRATED_MAX, 1, "outcomes";
+    Option<Status>: OUTCOMES_MAX, 1, "outcomes";
     ProcessLock: REPLAYED_LOCKS_MAX, PROCESS_LOCK_BYTES, "file locks";
     IssuedKey: ISSUED_MAX, 5, "keys";
     (Fid, [u8; CAPABILITY_TAG_BYTES]): CAPABILITIES_MAX, nacre_types::fid::FID_BYTES + CAPABILITY_TAG_BYTES, "capabilities";

@@ -237,3 +237,40 @@ fn transaction_numbers_grow_and_commit_makes_them_durable() {
         f.answer(&f.cred, &MdsRequest::Commit { upto: nacre_types::TransNo(u64::MAX) }).expect("durable");
     assert!(done.last_committed.0 >= last && done.transno.0 == 0);
 }
+
+#[test]
+fn recovery_ends_with_the_last_of_a_thousand_idle_clients() {
+    const CLIENTS: u16 = 1000;
+    let f = tcp_fixture();
+    f.mds.disconnect(f.export.client);
+    let client = |number: u16| {
+        let mut uuid = [7; 16];
+        uuid[..2].copy_from_slice(&number.to_le_bytes());
+        let (_, callbacks) = export(0, tcp_nid());
+        Arc::new(Export::new(ClientUuid(uuid), tcp_nid(), None, callbacks))
+    };
+    let mut tx = f.mds.leaves.records.begin();
+    for number in 0..CLIENTS {
+        let record =
+            nacre_ondisk::ClientRecord { connected: Default::default(), boot_count: 1, process: None };
+        tx.batch().put(crate::tables::CLIENTS, &client(number).client.0, &record.encode());
+    }
+    f.mds.core.commits.commit(&mut tx).expect("stored");
+    f.mds.stop().expect("stops");
+    let Fixture { dir, mds, .. } = f;
+    drop(mds);
+    let mds = Mds::open(dir.path(), config(), Vec::new()).expect("starts");
+    let done = MdsRequest::Locks { request: nacre_wire::lock::LockRequest::ReplayDone };
+    let cred = Cred::system();
+    for number in 0..CLIENTS {
+        assert!(mds.mdlocks.is_recovering() && mds.leaves.recovery.is_under_way(), "{number} are back");
+        let export = client(number);
+        mds.connect(&export).expect("let in");
+        for request in [&done, &MdsRequest::RecoveryDone] {
+            mds.handle(&export, &Call::new(&cred), request).expect("taken");
+        }
+    }
+    assert!(!mds.mdlocks.is_recovering() && !mds.leaves.recovery.is_under_way());
+    let report = mds.mdlocks.recovery_report().expect("there was one");
+    assert_eq!((report.completed, report.given_up), (usize::from(CLIENTS), 0));
+}
