@@ -56,6 +56,7 @@ use nacre_store::object::{ObjectError, ObjectStore};
 use nacre_types::{Attr, AttrFlags, ClientUuid, Fid, FileKind, Status, StatusResult, TransNo};
 use nacre_wire::changelog::{ChangelogReply, ChangelogRequest};
 use nacre_wire::mds::{MdsReply, Statfs};
+use nacre_wire::quota::QuotaState;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
@@ -439,6 +440,12 @@ impl Mds {
     /// Returns the use by owner on this MDT, for the service for data of files, which admits writes by it.
     pub fn book(&self) -> Arc<Book> {
         self.leaves.quotas.book().clone()
+    }
+
+    /// Returns the users, groups and projects with most space and inodes in the whole file system, and those beyond
+    /// a soft limit; empty on other MDTs than MDT0000, and at the first call, which starts to gather them.
+    pub fn largest_owners(&self) -> Vec<QuotaState> {
+        self.quota_master.as_ref().map_or_else(Vec::new, |master| master.owners())
     }
 
     /// Returns true if the MDT counts inodes and space of directories (`mdt.*.dir_use`).

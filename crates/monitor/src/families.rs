@@ -37,6 +37,7 @@ use Kind::{Counter, Gauge, Times};
 
 const TARGET: &[&str] = &["target"];
 const MOUNT: &[&str] = &["mount"];
+const OWNER: &[&str] = &["kind", "id"];
 
 /// All families, in the order of the text.
 pub const FAMILIES: &[Family] = &[
@@ -207,6 +208,19 @@ pub const FAMILIES: &[Family] = &[
         "Requests of a job by kind: metadata, read, write or object",
     ),
     family("nacre_job_transferred_bytes", Counter, &["jobid", "direction"], "Data that a job read or wrote"),
+    // Owners.
+    family("nacre_owner_used_bytes", Gauge, OWNER, "Space that files of the owner use"),
+    family("nacre_owner_soft_limit_bytes", Gauge, OWNER, "Soft limit of the owner's space"),
+    family("nacre_owner_hard_limit_bytes", Gauge, OWNER, "Hard limit of the owner's space"),
+    family("nacre_owner_inodes", Gauge, OWNER, "Inodes of the owner"),
+    family("nacre_owner_soft_limit_inodes", Gauge, OWNER, "Soft limit of the owner's inodes"),
+    family("nacre_owner_hard_limit_inodes", Gauge, OWNER, "Hard limit of the owner's inodes"),
+    family(
+        "nacre_owner_grace_ends_timestamp_seconds",
+        Gauge,
+        &["kind", "id", "resource"],
+        "Time from which on the soft limit that the owner exceeds acts as a hard one: bytes or inodes",
+    ),
     // The gathering itself.
     family("nacre_gather_duration_seconds", Gauge, &[], "Time to gather these figures from all processes"),
 ];

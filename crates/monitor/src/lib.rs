@@ -22,5 +22,5 @@ pub use metrics::MetricsSite;
 pub use sample::{ProcessSample, Row, Sample, Snapshot, TIME_BOUNDS_S, Times, Value};
 pub use sampler::{Gather, Sampler};
 pub use text::{Names, render};
-pub use view::{Alert, JobView, MountView, PoolView, ProcessView, Slow, TargetView, Total, View};
+pub use view::{Alert, JobView, MountView, OwnerView, PoolView, ProcessView, Slow, TargetView, Total, View};
 pub use web::WebSite;

@@ -137,6 +137,9 @@ pub struct Snapshot {
     pub missing: Vec<(String, Vec<String>)>,
     /// Jobs of all processes; the last one stands for the rest, if there is one.
     pub jobs: Vec<JobTotals>,
+    /// Names of owners by kind and number, where the reader has looked them up.
+    #[serde(skip)]
+    pub owner_names: BTreeMap<(String, String), String>,
     /// Time to gather this, in seconds.
     pub took_s: f64,
 }

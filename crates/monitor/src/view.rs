@@ -2,6 +2,9 @@
 //! `nacre top`.
 
 mod advice;
+mod owners;
+
+pub use owners::OwnerView;
 
 use crate::families;
 use crate::jobs::JobTotals;
@@ -36,6 +39,8 @@ pub struct View {
     pub mounts: Vec<MountView>,
     /// Jobs, the busiest first.
     pub jobs: Vec<JobView>,
+    /// Users, groups and projects with most space and inodes, and those beyond a soft limit.
+    pub owners: Vec<OwnerView>,
     /// Operations of which one in a hundred is slow, the slowest first.
     pub slow: Vec<Slow>,
     /// Background work, as sentences.
@@ -196,11 +201,12 @@ impl View {
         view.targets = rates.targets();
         view.mounts = rates.mounts();
         view.jobs = rates.jobs();
+        view.owners = owners::owners(now);
         view.slow = rates.slow();
         view.pools = pools(now, &view.targets);
         view.total = rates.total(&view.targets);
         view.moving = advice::moving(now, &rates);
-        view.alerts = advice::alerts(now, &rates);
+        view.alerts = advice::alerts(now, &rates, &view.owners);
         view
     }
 }

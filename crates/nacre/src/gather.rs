@@ -60,7 +60,7 @@ impl Gathering {
             processes,
             missing,
             jobs,
-            took_s: 0.0,
+            ..Snapshot::default()
         }
     }
 }

@@ -13,7 +13,7 @@ mod fids;
 mod find;
 pub mod getopt;
 mod getstripe;
-mod identity;
+pub mod identity;
 mod json;
 mod ladvise;
 mod listing;

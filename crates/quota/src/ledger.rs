@@ -5,6 +5,7 @@ use nacre_types::{QuotaId, QuotaKind, QuotaLimits, QuotaResource};
 use nacre_wire::quota::{
     QUOTA_ENTRIES_MAX, QuotaReport, QuotaResourceState, QuotaRound, QuotaSlice, QuotaState,
 };
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What is left of a limit, below which only targets that need more get a part: bytes, and inodes.
@@ -270,6 +271,37 @@ impl Ledger {
             is_default: false,
             is_complete: known.run != 0 && known.is_complete,
         })
+    }
+
+    /// Returns the owners of each kind that matter most, in the whole file system: up to `count` with most space, as
+    /// many with most inodes, and as many that exceed a soft limit. Largest space first.
+    pub fn largest(&self, count: usize) -> Vec<QuotaState> {
+        let mut used: HashMap<QuotaId, [u64; 2]> = HashMap::new();
+        for ((resource, id), of) in self.targets.values().flat_map(|known| &known.uses) {
+            let sum = &mut used.entry(*id).or_default()[*resource as usize];
+            *sum = sum.saturating_add(of.used);
+        }
+        // An owner keeps its place while others with the same use come and go.
+        let mut all: Vec<(QuotaId, [u64; 2])> = used.into_iter().collect();
+        let mut chosen: BTreeSet<QuotaId> = BTreeSet::new();
+        for resource in QuotaResource::ALL {
+            all.sort_by_key(|(id, used)| (Reverse(used[resource as usize]), *id));
+            for kind in QuotaKind::ALL {
+                let of_kind = all.iter().filter(|(id, used)| id.kind == kind && used[resource as usize] > 0);
+                chosen.extend(of_kind.take(count).map(|(id, _)| *id));
+            }
+        }
+        for kind in QuotaKind::ALL {
+            let exceeds = |limit: &Limit| limit.grace_ends_s.iter().any(|end_s| *end_s != 0);
+            let of_kind = self
+                .limits
+                .iter()
+                .filter(|(key, limit)| key.pool.is_empty() && key.kind == kind && exceeds(limit));
+            chosen.extend(of_kind.filter_map(|(key, _)| Some(QuotaId { kind, id: key.id? })).take(count));
+        }
+        let mut states: Vec<QuotaState> = chosen.into_iter().map(|id| self.state("", id)).collect();
+        states.sort_by_key(|state| (state.id.kind, Reverse(state.space.used), state.id));
+        states
     }
 
     /// Returns the smallest id at or above `from` that has usage or limits.

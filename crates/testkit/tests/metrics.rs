@@ -89,6 +89,39 @@ fn figures_of_separate_processes_agree_with_what_was_done() {
 }
 
 #[test]
+fn the_largest_owners_have_rows_with_their_limits_and_an_alert_above_a_soft_one() {
+    let Some(mut cluster) = cluster(Shape::Separate) else { return };
+    let directory = cluster.directory("d");
+    let file = directory.join("file");
+    write(&file, 4 << 20);
+    std::os::unix::fs::chown(&file, Some(4321), Some(4322)).expect("changed");
+    cluster.lfs(&["setquota", "-u", "4321", "-b", "1M", "-B", "1G", text(&directory)]).success();
+    let user = ["kind=\"user\"", "id=\"4321\""];
+    let seen = wait::until(LIMIT, "the space of the owner is counted", || {
+        let metrics = http::get(cluster.metrics_port(), "/metrics");
+        (sum(&metrics, "nacre_owner_used_bytes", &user) >= Some(f64::from(4 << 20))).then_some(metrics)
+    });
+    let of = |name: &str, labels: &[&str]| sum(&seen, name, labels);
+    assert_eq!(of("nacre_owner_soft_limit_bytes", &user), Some(f64::from(1 << 20)));
+    assert_eq!(of("nacre_owner_hard_limit_bytes", &user), Some(f64::from(1 << 30)));
+    assert_eq!(of("nacre_owner_inodes", &user), Some(1.0));
+    assert_eq!(of("nacre_owner_soft_limit_inodes", &user), None, "no limit, no row");
+    assert!(of("nacre_owner_used_bytes", &["kind=\"group\"", "id=\"4322\""]) >= Some(f64::from(4 << 20)));
+    let lustre = http::get(cluster.metrics_port(), "/metrics?names=lustre");
+    let rows = ["target=\"nacre-QMT0000\"", "accounting=\"user\"", "id=\"4321\""];
+    assert!(sum(&lustre, "lustre_quota_used_kbytes", &rows) >= Some(4096.0));
+    assert_eq!(sum(&lustre, "lustre_quota_soft", &[&rows[..], &["manager=\"dt\""]].concat()), Some(1024.0));
+    let shown = wait::until(LIMIT, "nacre top shows the owner", || {
+        let top = program::run(binary::nacre(), ["top", text(cluster.data()), "--once", "--interval", "1"])
+            .success();
+        let top = top.stdout;
+        top.contains("user 4321*").then_some(top)
+    });
+    assert!(shown.contains("WARNING: The user 4321 is above a soft limit"), "{shown}");
+    cluster.stop_and_check();
+}
+
+#[test]
 fn a_killed_server_is_down_and_the_others_are_still_seen() {
     let Some(mut cluster) = cluster(Shape::Separate) else { return };
     cluster.kill("ost0001");

@@ -37,6 +37,23 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which a target that did not answer is left out.
 const REST: Duration = Duration::from_secs(5);
 
+/// Owners of each kind with most space that are watched, with most inodes, and beyond a soft limit.
+const WATCHED: usize = 20;
+/// Interval at which the watched owners are chosen and their uses are gathered.
+const WATCH_INTERVAL: Duration = Duration::from_secs(5);
+/// Time after a reader of the watched owners for which they are gathered.
+const WATCH_TIME: Duration = Duration::from_secs(60);
+
+/// The largest owners, for monitoring.
+#[derive(Default)]
+struct Watched {
+    owners: Vec<QuotaState>,
+    /// Time of the last reader.
+    read: Option<Instant>,
+    /// Time at which they were gathered.
+    gathered: Option<Instant>,
+}
+
 /// See the [module documentation](self).
 pub(crate) struct QuotaMaster {
     leaves: Arc<Leaves>,
@@ -44,6 +61,7 @@ pub(crate) struct QuotaMaster {
     ledger: Mutex<Ledger>,
     /// Held for a round with all targets. Targets that did not answer, with the time until which they are left out.
     resting: Mutex<HashMap<Target, Instant>>,
+    watched: Mutex<Watched>,
 }
 
 fn now_s() -> u64 {
@@ -90,6 +108,7 @@ impl QuotaMaster {
         Ok(QuotaMaster {
             ledger: Mutex::new(stored(&leaves.store)?),
             resting: Mutex::default(),
+            watched: Mutex::default(),
             leaves: leaves.clone(),
             core: core.clone(),
         })
@@ -118,9 +137,37 @@ impl QuotaMaster {
                         if hurries { PAUSE } else { INTERVAL }
                     }
                 };
+                master.watch(rounds != Rounds::None);
             }
         };
         nacre_env::thread::Builder::new().name("mds-quota".into()).spawn(run).map_err(MdsError::Thread)
+    }
+
+    /// Returns the largest owners, as of a few seconds ago; none at first, since they are gathered on demand.
+    pub fn owners(&self) -> Vec<QuotaState> {
+        let mut watched = self.watched.lock();
+        watched.read = Some(Instant::now());
+        watched.owners.clone()
+    }
+
+    /// Gathers the largest owners, if they are read and those at hand are old. `is_recent`: a round has just ended.
+    fn watch(&self, is_recent: bool) {
+        {
+            let mut watched = self.watched.lock();
+            if watched.read.is_none_or(|read| read.elapsed() > WATCH_TIME) {
+                *watched = Watched::default();
+                return;
+            }
+            if watched.gathered.is_some_and(|gathered| gathered.elapsed() < WATCH_INTERVAL) {
+                return;
+            }
+        }
+        if !is_recent {
+            self.round_all();
+        }
+        let owners = self.ledger.lock().largest(WATCHED);
+        let mut watched = self.watched.lock();
+        (watched.owners, watched.gathered) = (owners, Some(Instant::now()));
     }
 
     /// Exchanges slices for uses with all targets that answer, and divides what is left.

@@ -26,9 +26,13 @@ enum Source {
     Operation(&'static str, &'static str),
     /// Counts of jobs.
     Jobs(fn(&JobTotals) -> u64),
+    /// Uses of owners, divided by a number.
+    Uses(&'static str, f64),
+    /// Limits of owners: of space, divided by 1024, and of inodes.
+    Limits(&'static str, &'static str),
 }
 
-use Source::{Direction, Jobs, Operation, Operations, Rows};
+use Source::{Direction, Jobs, Limits, Operation, Operations, Rows, Uses};
 
 /// Names, kinds, meanings and sources.
 const FAMILIES: &[(&str, Kind, &str, Source)] = &[
@@ -73,6 +77,20 @@ const FAMILIES: &[(&str, Kind, &str, Source)] = &[
     ("lustre_job_write_bytes", Kind::Counter, "Bytes written by jobs", Jobs(|job| job.write_bytes)),
     ("lustre_job_read_samples", Kind::Counter, "Reads by jobs", Jobs(|job| job.reads)),
     ("lustre_job_write_samples", Kind::Counter, "Writes by jobs", Jobs(|job| job.writes)),
+    ("lustre_quota_used_kbytes", Kind::Gauge, "Space of owners", Uses("nacre_owner_used_bytes", 1024.0)),
+    ("lustre_quota_used_inodes", Kind::Gauge, "Inodes of owners", Uses("nacre_owner_inodes", 1.0)),
+    (
+        "lustre_quota_soft",
+        Kind::Gauge,
+        "Soft limits of owners",
+        Limits("nacre_owner_soft_limit_bytes", "nacre_owner_soft_limit_inodes"),
+    ),
+    (
+        "lustre_quota_hard",
+        Kind::Gauge,
+        "Hard limits of owners",
+        Limits("nacre_owner_hard_limit_bytes", "nacre_owner_hard_limit_inodes"),
+    ),
 ];
 
 impl Collector for Lustre {
@@ -107,6 +125,16 @@ impl Lustre {
                 write(encoder, family, &labels, &Value::Number(count(job) as f64))
             }),
             Jobs(_) => Ok(()),
+            Uses(of, unit) => self.each(of, |row, value| {
+                self.owner(encoder, family, row, &[("component", "mdt")], value / unit)
+            }),
+            Limits(space, inodes) => {
+                let managers = [(space, "dt", 1024.0), (inodes, "md", 1.0)];
+                managers.into_iter().try_for_each(|(of, manager, unit)| {
+                    let more = [("manager", manager), ("pool", "")];
+                    self.each(of, |row, value| self.owner(encoder, family, row, &more, value / unit))
+                })
+            }
         }
     }
 
@@ -121,6 +149,21 @@ impl Lustre {
             work(row, number)?;
         }
         Ok(())
+    }
+
+    /// Writes a figure of an owner, of the whole file system: the target is the quota master.
+    fn owner(
+        &self,
+        encoder: &mut MetricEncoder<'_>,
+        family: &Family,
+        row: &Row,
+        more: &[(&str, &str)],
+        value: f64,
+    ) -> fmt::Result {
+        let target = format!("{}-QMT0000", self.0.snapshot.fsname);
+        let mut labels = vec![("target", target.as_str()), ("accounting", &row.0[0]), ("id", &row.0[1])];
+        labels.extend(more);
+        write(encoder, family, &labels, &Value::Number(value))
     }
 
     fn write(
@@ -158,6 +201,8 @@ mod tests {
                 Rows(of, _) => (vec![*of], 1),
                 Direction(of, _) | Operation(of, _) => (vec![*of], 2),
                 Operations(all) => (all.to_vec(), 2),
+                Uses(of, _) => (vec![*of], 2),
+                Limits(space, inodes) => (vec![*space, *inodes], 2),
                 Jobs(_) => continue,
             };
             for of in of {

@@ -1,7 +1,7 @@
 //! What goes on in the background, and what needs an administrator: the conditions of
 //! `monitoring/alerts.yml` that a moment shows.
 
-use super::{Alert, Rates};
+use super::{Alert, OwnerView, Rates};
 use crate::families;
 use crate::sample::{Row, Snapshot, Value};
 
@@ -38,7 +38,7 @@ pub(super) fn moving(now: &Snapshot, rates: &Rates<'_>) -> Vec<String> {
 }
 
 /// Returns what needs an administrator, the critical first.
-pub(super) fn alerts(now: &Snapshot, rates: &Rates<'_>) -> Vec<Alert> {
+pub(super) fn alerts(now: &Snapshot, rates: &Rates<'_>, owners: &[OwnerView]) -> Vec<Alert> {
     let mut all = Vec::new();
     for (process, targets) in &now.missing {
         let of = if targets.is_empty() { String::new() } else { format!(" ({})", targets.join(", ")) };
@@ -75,6 +75,12 @@ pub(super) fn alerts(now: &Snapshot, rates: &Rates<'_>) -> Vec<Alert> {
                 "Keys are renewed while the MGS is reachable: check that, or enrol a new one ('nacre key token').",
             ));
         }
+    }
+    for owner in owners.iter().filter(|owner| owner.is_over()) {
+        all.push(warning(
+            format!("The {} {} is above a soft limit", owner.kind, owner.name),
+            "After the grace time ('lfs quota') its writes are refused: remove files, or raise it ('lfs setquota').",
+        ));
     }
     all.sort_by_key(|alert| alert.severity);
     all

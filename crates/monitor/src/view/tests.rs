@@ -28,7 +28,7 @@ fn snapshot(at_ms: u64, read: f64, counts: Vec<u64>, writes: u64) -> Snapshot {
         processes: vec![process],
         missing: vec![("mdt0000".to_owned(), vec!["MDT0000".to_owned()])],
         jobs: vec![JobTotals { job: "j".to_owned(), writes, ..JobTotals::default() }],
-        took_s: 0.0,
+        ..Snapshot::default()
     }
 }
 
@@ -79,4 +79,31 @@ fn quantiles_are_within_the_row_of_their_rank() {
     assert!((half - 40e-6).abs() < 1e-9, "{half}");
     let long = Times { counts: counts(11, 1), sum_s: 0.0 };
     assert_eq!(quantile(&long, 0.5), Some(TIME_BOUNDS_S[10]));
+}
+
+#[test]
+fn owners_have_names_limits_and_an_alert_beyond_a_soft_limit() {
+    let mut now = snapshot(1000, 0.0, Vec::new(), 0);
+    let sample = &mut now.processes[0].sample;
+    for (kind, id, used) in [("project", "7", 5.0), ("user", "1000", 30.0), ("user", "1001", 40.0)] {
+        sample.put("nacre_owner_used_bytes", &[kind, id], used);
+        sample.put("nacre_owner_inodes", &[kind, id], 1.0);
+    }
+    sample.put("nacre_owner_soft_limit_bytes", &["user", "1000"], 20.0);
+    sample.put("nacre_owner_soft_limit_bytes", &["user", "1001"], 50.0);
+    now.name_owners(|kind, id| (kind == "user" && id == 1000).then(|| "bob".to_owned()));
+    let view = View::of(None, &now);
+    let shown: Vec<(&str, &str, f64, f64)> = view
+        .owners
+        .iter()
+        .map(|owner| (owner.kind.as_str(), owner.name.as_str(), owner.used, owner.soft))
+        .collect();
+    assert_eq!(
+        shown,
+        [("user", "1001", 40.0, 50.0), ("user", "bob", 30.0, 20.0), ("project", "7", 5.0, 0.0)],
+        "users before projects, those with most space first"
+    );
+    let about: Vec<&str> =
+        view.alerts.iter().map(|alert| alert.text.as_str()).filter(|text| text.contains("soft")).collect();
+    assert_eq!(about, ["The user bob is above a soft limit"]);
 }

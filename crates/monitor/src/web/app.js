@@ -124,6 +124,14 @@ function show({ view, history }) {
   ], view.targets, "No target answers.");
   table("jobs", [["Job", (row) => row.job], ["Requests", (row) => perSecond(row.requests)], ["Read", (row) => rate(row.read)], ["Written", (row) => rate(row.write)]],
     view.jobs, "No job makes requests.");
+  const limited = (show) => (used, soft, hard) => {
+    const limits = [soft > 0 ? `soft ${show(soft)}` : "", hard > 0 ? `hard ${show(hard)}` : ""].filter((text) => text);
+    const text = limits.length ? `${show(used)} (${limits.join(", ")})` : show(used);
+    return soft > 0 && used > soft || hard > 0 && used >= hard ? element("span", { class: "unhealthy" }, text) : text;
+  };
+  const [space, inodes] = [limited(bytes), limited(whole)];
+  table("owners", [["Owner", (row) => `${row.kind} ${row.name}`], ["Space", (row) => space(row.used, row.soft, row.hard)],
+    ["Inodes", (row) => inodes(row.inodes, row.inodes_soft, row.inodes_hard)]], view.owners, "Nothing is known about owners yet, or MDT0000 is on another host.");
   table("slow", [["Operation", (row) => row.operation], ["Target", (row) => row.target], ["99th percentile", (row) => time(row.p99_s)], ["Requests", (row) => perSecond(row.rate)]],
     view.slow, "No operation takes longer than 100 ms.");
   table("pools", [["Pool", (row) => row.name], ["OSTs", (row) => whole(row.osts)], ["Used", use], ["Available", (row) => bytes(row.available)]],

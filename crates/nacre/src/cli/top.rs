@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::gather::Gathering;
+use crate::lfs::identity::{Kind, Names, project_name};
 use crate::named::{self, Named};
 use crate::process::{NODE, RunDir, StopSignals};
 use crate::registry;
@@ -44,8 +45,10 @@ pub fn run(args: &TopArgs) -> Result<i32> {
     signals.set_ready();
     let is_screen = !args.once && !args.json && io::stdout().is_terminal();
     let mut before: Option<Snapshot> = None;
+    let mut names = Names::default();
     loop {
-        let now = gathering.gather(None);
+        let mut now = gathering.gather(None);
+        name_owners(&mut now, &mut names);
         if before.is_some() {
             let view = View::of(before.as_ref(), &now);
             let shown = match args.json {
@@ -93,6 +96,16 @@ pub fn gathering_of(path: Option<&Path>) -> Result<(Gathering, RunDir)> {
     let separate = instance.as_ref().filter(|_| !run.running().iter().any(|name| name == NODE));
     let gathering = Gathering::new(run.clone(), &fsname, separate);
     Ok((gathering, run))
+}
+
+/// Names the owners of a snapshot as this host knows them.
+pub fn name_owners(snapshot: &mut Snapshot, names: &mut Names) {
+    snapshot.name_owners(|kind, id| match kind {
+        "user" => Some(names.of(Kind::User, id).to_owned()),
+        "group" => Some(names.of(Kind::Group, id).to_owned()),
+        "project" => Some(project_name(id)),
+        _ => None,
+    });
 }
 
 /// Returns columns and lines of the terminal.
@@ -152,6 +165,7 @@ fn text(view: &View) -> String {
     }
     rates(&mut out, "MOUNT", view.mounts.iter().map(|row| (&row.mount, row.requests, row.read, row.write)));
     rates(&mut out, "JOB", view.jobs.iter().map(|row| (&row.job, row.requests, row.read, row.write)));
+    owners(&mut out, view);
     if !view.slow.is_empty() {
         let _ = writeln!(out, "\n{:<24} {:<9} {:>9} {:>9}", "SLOW OPERATION", "TARGET", "P99", "REQS/S");
         for slow in &view.slow {
@@ -184,6 +198,33 @@ fn rates<'a>(out: &mut String, title: &str, rows: impl Iterator<Item = (&'a Stri
             count(requests),
             bytes(read),
             bytes(write)
+        );
+    }
+}
+
+/// Adds the owners; `*` marks a use above a soft limit.
+fn owners(out: &mut String, view: &View) {
+    if view.owners.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "\n{:<32} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9}",
+        "OWNER", "SPACE", "SOFT", "HARD", "INODES", "SOFT", "HARD"
+    );
+    let limit = |limit: f64, show: fn(f64) -> String| if limit > 0.0 { show(limit) } else { "-".to_owned() };
+    for owner in &view.owners {
+        let mark = if owner.is_over() { "*" } else { "" };
+        let _ = writeln!(
+            out,
+            "{:<32} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9}",
+            format!("{} {}{mark}", owner.kind, plain(&owner.name)),
+            bytes(owner.used),
+            limit(owner.soft, bytes),
+            limit(owner.hard, bytes),
+            format!("{:.0}", owner.inodes),
+            limit(owner.inodes_soft, count),
+            limit(owner.inodes_hard, count)
         );
     }
 }
@@ -239,6 +280,23 @@ mod tests {
             let line = line.strip_suffix(TO_END_OF_LINE).expect("the rest is cleared");
             assert!(line.chars().count() <= 60 && !line.contains(char::is_control), "{line:?}");
         }
+    }
+
+    #[test]
+    fn owners_are_shown_with_their_limits_and_a_mark_beyond_a_soft_one() {
+        let owner = nacre_monitor::OwnerView {
+            kind: "user".to_owned(),
+            name: "bob".to_owned(),
+            used: 3.0 * f64::from(1 << 30),
+            soft: 2.0 * f64::from(1 << 30),
+            inodes: 12.0,
+            inodes_hard: 500.0,
+            ..Default::default()
+        };
+        let text = text(&View { owners: vec![owner], ..View::default() });
+        let row = text.lines().find(|line| line.starts_with("user")).expect("a row");
+        let words: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(words, ["user", "bob*", "3.0GiB", "2.0GiB", "-", "12", "-", "500"]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::top;
 use crate::failure::{Failure, Result};
 use crate::http_address::HttpAddress;
 use crate::instance::{if_there, random, write_private};
+use crate::lfs::identity::Names;
 use crate::process::StopSignals;
 use nacre_monitor::WebSite;
 use nacre_monitor::http::Server;
@@ -39,7 +40,12 @@ pub fn run(args: &WebArgs) -> Result<i32> {
     // A file that is there may have another mode.
     if_there(std::fs::remove_file(&path)).map_err(Failure::because(format!("replace {}", path.display())))?;
     write_private(&path, token.as_bytes())?;
-    let gather = Box::new(move || gathering.gather(None));
+    let mut names = Names::default();
+    let gather = Box::new(move || {
+        let mut snapshot = gathering.gather(None);
+        top::name_owners(&mut snapshot, &mut names);
+        snapshot
+    });
     let fail = || Failure::because(format!("serve pages on {}", args.listen));
     let site = WebSite::start(gather, token.clone(), session).map_err(fail())?;
     let server = Server::start("web", listener, args.listen.names(), site).map_err(fail())?;

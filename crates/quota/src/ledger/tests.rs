@@ -310,3 +310,30 @@ proptest! {
         prop_assert!(world.used() + 4 * (64 << 10) >= limit, "{} of {limit}", world.used());
     }
 }
+
+#[test]
+fn the_largest_owners_are_those_with_most_space_or_inodes_or_beyond_a_soft_limit() {
+    let mut world = World::new(&[ost(0), ost(1), mdt(0)], &[]);
+    for uid in 1..=9u32 {
+        let owners = Owners { uid, gid: 1, projid: 0 };
+        for place in 0..2 {
+            world.books[place].1.add(SPACE, owners, i64::from(uid) << 20);
+        }
+        world.books[2].1.add(INODES, owners, i64::from(100 - uid));
+    }
+    let key = Key { pool: String::new(), kind: QuotaKind::User, id: Some(5) };
+    let mut limit = Limit::default();
+    limit.limits[SPACE as usize].soft = MIB;
+    world.ledger.set(key, Some(limit));
+    world.rounds(3);
+    let users = |count| -> Vec<u32> {
+        let largest = world.ledger.largest(count);
+        largest.iter().filter(|state| state.id.kind == QuotaKind::User).map(|state| state.id.id).collect()
+    };
+    assert_eq!(users(1), [9, 5, 1], "most space, beyond its soft limit, most inodes");
+    assert_eq!(users(2), [9, 8, 5, 2, 1]);
+    let all = world.ledger.largest(20);
+    assert_eq!((all[0].space.used, all[0].inodes.used), (18 * MIB, 91));
+    assert_eq!(all.len(), 9 + 1 + 1, "users, the group, and project 0");
+    assert_eq!(world.ledger.largest(0), []);
+}

@@ -8,7 +8,9 @@ use nacre_params::EventStats;
 use nacre_rpc::OssService;
 use nacre_store::object::block::Core;
 use nacre_store::object::nxd::Nxd;
+use nacre_types::QuotaKind;
 use nacre_wire::mds::Statfs;
+use nacre_wire::quota::QuotaState;
 
 /// Adds the figures of an OST.
 pub fn put_ost(sample: &mut Sample, target: &str, server: &ObjectServer) {
@@ -46,6 +48,38 @@ pub fn put_ost(sample: &mut Sample, target: &str, server: &ObjectServer) {
     }
 }
 
+/// Adds the figures of the largest owners.
+fn put_owners(sample: &mut Sample, mds: &Mds) {
+    for state in mds.largest_owners() {
+        let kind = match state.id.kind {
+            QuotaKind::User => "user",
+            QuotaKind::Group => "group",
+            QuotaKind::Project => "project",
+        };
+        let id = state.id.id.to_string();
+        let QuotaState { space, inodes, .. } = state;
+        sample.put("nacre_owner_used_bytes", &[kind, &id], space.used as f64);
+        sample.put("nacre_owner_inodes", &[kind, &id], inodes.used as f64);
+        for (name, limit) in [
+            ("nacre_owner_soft_limit_bytes", space.limits.soft),
+            ("nacre_owner_hard_limit_bytes", space.limits.hard),
+            ("nacre_owner_soft_limit_inodes", inodes.limits.soft),
+            ("nacre_owner_hard_limit_inodes", inodes.limits.hard),
+        ] {
+            if limit != 0 {
+                sample.put(name, &[kind, &id], limit as f64);
+            }
+        }
+        for (resource, ends_s) in [("bytes", space.grace_ends_s), ("inodes", inodes.grace_ends_s)] {
+            // The largest time stands for none: the soft limit is only reported.
+            if ends_s != 0 && ends_s != u64::MAX {
+                let labels = [kind, &id, resource];
+                sample.put("nacre_owner_grace_ends_timestamp_seconds", &labels, ends_s as f64);
+            }
+        }
+    }
+}
+
 /// Adds the figures of an MDT.
 pub fn put_mdt(sample: &mut Sample, target: &str, mds: &Mds) {
     put_space(sample, target, &mds.statfs());
@@ -60,6 +94,7 @@ pub fn put_mdt(sample: &mut Sample, target: &str, mds: &Mds) {
         }
     }
     put_locks(sample, target, &mds.mdlocks);
+    put_owners(sample, mds);
     sample.put("nacre_lock_waiters", &[target], mds.lock_waiters() as f64);
 }
 
