@@ -59,6 +59,8 @@ pub enum Request {
         /// Full name of the parameter.
         name: String,
     },
+    /// Lists the settings that differ from their defaults. Answer: `changed`.
+    ChangedParams,
     /// Sets a parameter of this process. Answer: `done`.
     WriteParam {
         /// Full name of the parameter.
@@ -180,6 +182,11 @@ pub enum Answer {
         /// Text of the value.
         value: String,
     },
+    /// Settings that differ from their defaults.
+    Changed {
+        /// Name, value and default of each.
+        params: Vec<(String, String, String)>,
+    },
     /// Persistent settings: names or patterns, and values.
     Settings {
         /// Settings in the order in which they apply.
@@ -270,6 +277,22 @@ pub struct ProcessStatus {
     /// Addresses that the process listens on.
     #[serde(default)]
     pub listening: Vec<ListeningStatus>,
+    /// Clocks of the servers that the mount of the process is connected to.
+    #[serde(default)]
+    pub clocks: Vec<ClockStatus>,
+}
+
+/// Clock of a server, compared with that of this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockStatus {
+    /// Target of the server.
+    pub target: String,
+    /// Address of the server.
+    pub nid: String,
+    /// Microseconds that its clock is ahead; negative if it is behind.
+    pub ahead_us: i64,
+    /// Largest error of it in microseconds.
+    pub within_us: u64,
 }
 
 /// An address that a process listens on.

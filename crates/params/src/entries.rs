@@ -144,10 +144,23 @@ impl<T: Send + Sync + 'static> Entries<'_, T> {
         text: impl Fn(&T) -> String + Send + Sync + 'static,
         clear: impl Fn(&T) + Send + Sync + 'static,
     ) {
-        self.setting(leaf, text, move |subject, _| {
+        let clear = move |subject: &T, _: &str| {
             clear(subject);
             Ok(())
-        });
+        };
+        self.changing(leaf, move |subject| Ok(text(subject)), clear);
+    }
+
+    /// Registers a parameter that can be read and written, and whose value changes by itself.
+    pub fn changing<V: ToString>(
+        &self,
+        leaf: &str,
+        read: impl Fn(&T) -> StatusResult<V> + Send + Sync + 'static,
+        write: impl Fn(&T, &str) -> StatusResult<()> + Send + Sync + 'static,
+    ) {
+        let (get, set) = (self.subject.clone(), self.subject.clone());
+        let write = move |text: &str| write(&set, text);
+        self.tree.add_changing(&self.name(leaf), move || Ok(read(&get)?.to_string()), write);
     }
 
     /// Registers the fields of a settings structure, which is read and replaced as a whole.

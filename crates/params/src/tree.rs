@@ -12,6 +12,8 @@ type Write = Box<dyn Fn(&str) -> StatusResult<()> + Send + Sync>;
 struct Entry {
     read: Option<Read>,
     write: Option<Write>,
+    /// Value at its registration; `None` for what is no setting.
+    default: Option<String>,
 }
 
 /// Operations that a parameter permits.
@@ -76,22 +78,35 @@ impl Tree {
 
     /// Registers a read-only parameter. Replaces one of the same name.
     pub fn add_read(&self, name: &str, read: impl Fn() -> StatusResult<String> + Send + Sync + 'static) {
-        self.add(name, Entry { read: Some(Box::new(read)), write: None });
+        self.add(name, Entry { read: Some(Box::new(read)), write: None, default: None });
     }
 
-    /// Registers a parameter that can be read and set. Replaces one of the same name.
+    /// Registers a setting: a parameter that can be read and set, and whose value at this moment is its default.
+    /// Replaces one of the same name.
     pub fn add_both(
         &self,
         name: &str,
         read: impl Fn() -> StatusResult<String> + Send + Sync + 'static,
         write: impl Fn(&str) -> StatusResult<()> + Send + Sync + 'static,
     ) {
-        self.add(name, Entry { read: Some(Box::new(read)), write: Some(Box::new(write)) });
+        let default = read().ok();
+        self.add(name, Entry { read: Some(Box::new(read)), write: Some(Box::new(write)), default });
+    }
+
+    /// Registers a parameter that can be read and written, and whose value changes by itself. Replaces one of the
+    /// same name.
+    pub fn add_changing(
+        &self,
+        name: &str,
+        read: impl Fn() -> StatusResult<String> + Send + Sync + 'static,
+        write: impl Fn(&str) -> StatusResult<()> + Send + Sync + 'static,
+    ) {
+        self.add(name, Entry { read: Some(Box::new(read)), write: Some(Box::new(write)), default: None });
     }
 
     /// Registers a write-only parameter: writing it runs an action.
     pub fn add_write(&self, name: &str, write: impl Fn(&str) -> StatusResult<()> + Send + Sync + 'static) {
-        self.add(name, Entry { read: None, write: Some(Box::new(write)) });
+        self.add(name, Entry { read: None, write: Some(Box::new(write)), default: None });
     }
 
     /// Registers a family of parameters below the name `below`.
@@ -149,6 +164,19 @@ impl Tree {
             all.extend(names.map(|(name, access)| (format!("{below}.{name}"), access)));
         }
         all
+    }
+
+    /// Returns the settings whose value differs from that at their registration: name, value and default, in the
+    /// order of names.
+    pub fn changed(&self) -> Vec<(String, String, String)> {
+        let entries: Vec<_> =
+            self.entries.read().iter().map(|(name, entry)| (name.clone(), entry.clone())).collect();
+        let is_changed = |(name, entry): (String, Arc<Entry>)| {
+            let (default, read) = (entry.default.as_ref()?, entry.read.as_ref()?);
+            let value = read().ok().filter(|value| value != default)?;
+            Some((name, value, default.clone()))
+        };
+        entries.into_iter().filter_map(is_changed).collect()
     }
 
     /// Returns the family to which a name belongs, and the rest of the name.
@@ -229,6 +257,17 @@ mod tests {
         assert_eq!(names(&tree, "osc.b", true), ["osc.b", "osc.b.ping", "osc.b.stats"]);
         assert_eq!(names(&tree, "{version,osc.a}", true), ["osc.a", "osc.a.limit", "osc.a.stats", "version"]);
         assert!(names(&tree, "osc.*.none", true).is_empty());
+    }
+
+    #[test]
+    fn settings_that_differ_from_their_first_value_are_known() {
+        let (tree, number) = tree();
+        tree.add_changing("osc.a.count", || Ok("1".to_owned()), |_| Ok(()));
+        assert_eq!(tree.changed(), []);
+        number.store(9, Ordering::Relaxed);
+        assert_eq!(tree.changed(), [("osc.a.limit".to_owned(), "9".to_owned(), "7".to_owned())]);
+        tree.write("osc.a.limit", "7").expect("set");
+        assert_eq!(tree.changed(), []);
     }
 
     struct Peers;

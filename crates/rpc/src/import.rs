@@ -3,6 +3,7 @@
 use crate::stats::Averages;
 use nacre_types::Nid;
 use std::fmt::{Display, Formatter, Result};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// State of an endpoint of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +83,32 @@ impl LinkState {
     }
 }
 
+/// Difference between the clock of a server and that of this host, as of the last ping of a control connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClockOffset {
+    /// Microseconds that the server's clock is ahead; negative if it is behind.
+    pub ahead_us: i64,
+    /// Largest error of it in microseconds: half the time of the ping.
+    pub within_us: u64,
+}
+
+impl ClockOffset {
+    /// Returns the offset for a ping that took `took` and was answered at `server_us`, if the answer arrived at
+    /// `received_us`; both in microseconds since 1970, by the clocks of server and client. `None` for a server
+    /// that does not report its clock.
+    pub(crate) fn of(server_us: u64, received_us: u64, took: Duration) -> Option<ClockOffset> {
+        let within_us = took.as_micros() as u64 / 2;
+        let here_us = received_us.saturating_sub(within_us);
+        (server_us != 0).then(|| ClockOffset { ahead_us: server_us.wrapping_sub(here_us) as i64, within_us })
+    }
+}
+
+/// Returns the time of this host's clock in microseconds since 1970.
+pub(crate) fn wall_us() -> u64 {
+    let since = nacre_env::clock::wall().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as u64)
+}
+
 /// A target as its client sees it. Its [`Display`] is the text of an `import` file, without the final
 /// newline.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -114,6 +141,8 @@ pub struct ImportInfo {
     pub peer_committed: u64,
     /// Averages of reads and of writes.
     pub averages: [Averages; 2],
+    /// Difference of the server's clock, where the server has answered a ping. Not part of the text.
+    pub clock: Option<ClockOffset>,
 }
 
 impl ImportInfo {
@@ -134,6 +163,7 @@ impl ImportInfo {
             last_replay: 0,
             peer_committed: 0,
             averages: Default::default(),
+            clock: None,
         }
     }
 }
@@ -226,6 +256,7 @@ mod tests {
             last_replay: 0,
             peer_committed: 12,
             averages: [Averages { rpcs: 2, bytes: 2 << 20, time_us: 1000 }, Averages::default()],
+            clock: None,
         };
         let text = format!(
             "import:
@@ -254,5 +285,16 @@ mod tests {
        MB_per_sec: 2097.15"
         );
         assert_eq!(info.to_string(), text);
+    }
+
+    #[test]
+    fn a_clock_is_ahead_by_what_the_answer_says_beyond_half_the_ping() {
+        let took = Duration::from_micros(200);
+        let offset = |server_us| ClockOffset::of(server_us, 5_000_100, took).map(|offset| offset.ahead_us);
+        assert_eq!(offset(5_000_000), Some(0));
+        assert_eq!(offset(7_000_000), Some(2_000_000));
+        assert_eq!(offset(4_000_000), Some(-1_000_000));
+        assert_eq!(offset(0), None, "a server of an older version");
+        assert_eq!(ClockOffset::of(1, 1, took).map(|offset| offset.within_us), Some(100));
     }
 }

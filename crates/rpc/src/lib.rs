@@ -25,7 +25,7 @@ pub use audit::{AuditEvent, AuditKind, AuditSink};
 pub use config::{ClientConfig, ServerConfig};
 pub use exports::Exports;
 pub use hold::{Hold, Moment};
-pub use import::{EndpointState, EndpointStats, ImportInfo, LinkState};
+pub use import::{ClockOffset, EndpointState, EndpointStats, ImportInfo, LinkState};
 pub use lo::{LoMds, LoMgs, LoOss};
 pub use nacre_session::Recovery;
 pub use shape::{Loss, Shape};

@@ -6,7 +6,7 @@ mod proxy;
 mod services;
 
 use nacre_rpc::tcp::TcpMds;
-use nacre_rpc::{Export, ServerConfig};
+use nacre_rpc::{Export, MdsEndpoint, ServerConfig};
 use nacre_wire::mds::LeaseGrant;
 use proxy::{Harm, Proxy, Way};
 use services::*;
@@ -52,4 +52,21 @@ fn a_metadata_client_hears_of_locks_and_leases_in_order() {
     assert_eq!(events.losses.load(Ordering::SeqCst), 1);
     drop(mds);
     assert_eq!(events.losses.load(Ordering::SeqCst), 1, "who leaves wants to hear nothing");
+}
+
+#[test]
+fn a_client_knows_how_far_the_clock_of_its_server_is_ahead() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let events = Arc::new(Events::default());
+    let (mds, _) =
+        TcpMds::connect(0, &[nid(server.addrs()[0])], &identity(1), &quick(), events).expect("connect");
+    let mut clock = None;
+    eventually("a ping is answered", || {
+        clock = mds.import().and_then(|import| import.clock);
+        clock.is_some()
+    });
+    let clock = clock.expect("measured");
+    // Both have the same clock.
+    assert!(clock.ahead_us.unsigned_abs() <= clock.within_us + 2, "{clock:?}");
 }

@@ -3,11 +3,14 @@
 use nacre_testkit::cluster::Options;
 use nacre_testkit::program::Outcome;
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, text};
+use nacre_testkit::{Cluster, Shape, text, wait};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn start(fsname: &str) -> Option<Cluster> {
     let options = Options { osts: 2, fsname: fsname.to_owned(), ..Options::default() };
@@ -51,6 +54,7 @@ fn processes_disks_network_and_keys_are_examined_by_directory_and_by_mount() {
 fn a_dead_server_and_a_permanent_parameter_are_found_with_their_remedies() {
     let Some(mut cluster) = start("doctorb") else { return };
     cluster.lctl(&["set_param", "-P", "osc.doctorb-*.max_dirty_mb=48"]).success();
+    cluster.lctl(&["set_param", "osc.doctorb-OST0000-*.max_pages_per_rpc=64"]).success();
     cluster.kill("ost0001");
     let outcome = cluster.nacre(&["doctor", text(cluster.data())]).fails_with(1);
     for line in [
@@ -58,10 +62,27 @@ fn a_dead_server_and_a_permanent_parameter_are_found_with_their_remedies() {
         "-> nacre up DIR",
         "osc.doctorb-*.max_dirty_mb=48 is set permanently",
         "lctl set_param -P -d osc.doctorb-*.max_dirty_mb",
+        "max_pages_per_rpc=64; the default is 1024",
     ] {
         assert!(outcome.stdout.contains(line), "no '{line}' in {outcome}");
     }
+    let parameters = outcome.stdout.lines().filter(|line| line.contains("note     parameters")).count();
+    assert_eq!(parameters, 2, "each once, and no others: {outcome}");
     cluster.start_all();
+}
+
+#[test]
+fn the_clocks_of_servers_are_compared_with_that_of_the_host_of_the_mount() {
+    let Some(cluster) = start("doctorf") else { return };
+    let found = wait::until(LIMIT, "the server has answered a ping", || {
+        let found = findings(&cluster.nacre(&["doctor", text(cluster.mount()), "--json"]));
+        let has = |finding: &&Value| {
+            let text = finding["text"].as_str().unwrap_or_default();
+            text.starts_with("the clock of 127.0.0.1 (MDT0000")
+        };
+        found.iter().find(has).cloned()
+    });
+    assert_eq!(found["level"], "ok", "{found}");
 }
 
 #[test]

@@ -113,7 +113,8 @@ pub struct Header {
     pub bulk_crc: u32,
     /// Request id, unique per client and target; replies carry that of their request.
     pub xid: Xid,
-    /// In requests: all requests of this client to this target below this xid have their reply or need none.
+    /// In requests: all requests of this client to this target below this xid have their reply or need none. In a
+    /// pong: the server's clock in microseconds since 1970, 0 if it does not report it.
     pub acked: Xid,
 }
 

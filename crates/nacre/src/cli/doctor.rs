@@ -5,6 +5,7 @@
 
 mod host;
 mod network;
+mod parameters;
 mod service;
 mod storage;
 mod throughput;
@@ -24,8 +25,8 @@ use std::time::Duration;
 
 /// Examines this host, and a file system on it, for what makes it slow or unsafe
 ///
-/// Reads kernel, FUSE, limits, CPUs, clocks, network, disks, keys and permanent parameters, and times a few
-/// syncs on each disk. Each finding has its evidence and the command that changes it.
+/// Reads kernel, FUSE, limits, CPUs, clocks of this host and of servers, network, disks, keys and changed
+/// parameters, and times a few syncs on each disk. Each finding has its evidence and the command that changes it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit code: 0 nothing worse than a note, 1 otherwise.
@@ -198,18 +199,25 @@ struct Subject {
     overview: Overview,
     /// Its directory on this host, if it has one.
     instance: Option<Instance>,
+    /// Where its processes here run.
+    run: RunDir,
 }
 
 impl Subject {
     fn of(path: &Path) -> Result<Subject> {
         Ok(match named::find(path)? {
             Named::Directory(instance) => Subject::of_instance(instance),
-            Named::Mount(run) => Subject { overview: Overview::of_run_dir(&run), instance: None },
+            Named::Mount(run) => Subject::of_run(run),
         })
     }
 
     fn of_instance(instance: Instance) -> Subject {
-        Subject { overview: Overview::of(&instance), instance: Some(instance) }
+        let run = RunDir::new(instance.run_dir());
+        Subject { overview: Overview::of(&instance), instance: Some(instance), run }
+    }
+
+    fn of_run(run: RunDir) -> Subject {
+        Subject { overview: Overview::of_run_dir(&run), instance: None, run }
     }
 
     /// Returns the file systems that run here.
@@ -218,7 +226,7 @@ impl Subject {
             let instance = run.path.parent().and_then(|dir| Instance::open(dir).ok().flatten());
             match instance {
                 Some(instance) => Subject::of_instance(instance),
-                None => Subject { overview: Overview::of_run_dir(&run), instance: None },
+                None => Subject::of_run(run),
             }
         };
         registry::running().into_iter().map(of).collect()
@@ -251,6 +259,7 @@ fn examine(machine: &Machine, subjects: &[Subject]) -> Vec<Finding> {
     let mut findings = host::examine(machine);
     for subject in subjects {
         findings.extend(service::examine(machine, subject));
+        findings.extend(parameters::examine(subject));
         findings.extend(network::examine(machine, subject));
         findings.extend(storage::examine(machine, subject));
     }

@@ -6,7 +6,7 @@ use super::params::Params;
 use super::targets::{Services, default_hash};
 use super::{Plan, mount_record};
 use crate::cli::MountOptions;
-use crate::control::MountStatus;
+use crate::control::{ClockStatus, MountStatus};
 use crate::failure::{Failure, Result};
 use crate::holders::{self, Device};
 use crate::instance::write_private;
@@ -256,6 +256,20 @@ impl Mounted {
             };
             Some((target, import?))
         })
+    }
+
+    /// Returns the clocks of the servers that have answered a ping.
+    pub fn clocks(&self) -> Vec<ClockStatus> {
+        let of = |(target, import): (TargetId, ImportInfo)| {
+            let clock = import.clock?;
+            Some(ClockStatus {
+                target: target.to_string(),
+                nid: import.current.or_else(|| import.nids.first().copied())?.to_string(),
+                ahead_us: clock.ahead_us,
+                within_us: clock.within_us,
+            })
+        };
+        self.imports().filter_map(of).collect()
     }
 
     /// Returns targets whose connection is broken and not restored; not those that an operator has

@@ -40,6 +40,7 @@ impl Handler for Node {
                 Ok(value) => Answer::Value { value },
                 Err(status) => refused(status),
             },
+            Request::ChangedParams => Answer::Changed { params: self.params.tree().changed() },
             Request::WriteParam { name, value } => done(self.params.tree().write(name, value)),
             Request::SetForGood { name, value } => match set_for_good(&self.links, name, value) {
                 Ok(()) => Answer::Done,
@@ -116,6 +117,7 @@ impl Node {
             checksum_errors: self.services.checksum_errors()
                 + mount.as_ref().map_or(0, Mounted::checksum_errors),
             listening: self.listening(),
+            clocks: mount.as_ref().map_or_else(Vec::new, Mounted::clocks),
         }
     }
 

@@ -1,10 +1,11 @@
 //! The network between this host and the servers: reachability, round trips, packet sizes and losses.
 
 use super::{Finding, Machine, Subject, median};
+use crate::control::{ClockStatus, ProcessStatus};
 use crate::listen;
 use nacre_env::clock::Instant;
 use nacre_types::Nid;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
@@ -23,16 +24,22 @@ const ROUND_TRIP_SLOW: Duration = Duration::from_millis(1);
 const LOSS_PERCENT: f64 = 0.5;
 /// Sent segments below which that share says nothing.
 const SEGMENTS_MIN: u64 = 100_000;
+/// Difference of clocks from which on times of files of several hosts look wrong, in microseconds.
+const CLOCK_OFF_US: u64 = 100_000;
+/// Difference from which on programs that compare times (make, backups) go wrong.
+const CLOCK_FAR_US: u64 = 1_000_000;
+/// Targets of a server that are named.
+const TARGETS_SHOWN: usize = 4;
 /// Packet size of an ordinary Ethernet.
 const MTU_ORDINARY: u64 = 1500;
 
 /// Examines the way to the servers of a file system.
 pub fn examine(machine: &Machine, subject: &Subject) -> Vec<Finding> {
+    let mut findings = clocks(&subject.overview.processes);
     let servers = servers(subject);
     if servers.is_empty() {
-        return Vec::new();
+        return findings;
     }
-    let mut findings = Vec::new();
     let mut interfaces = BTreeSet::new();
     for address in servers.iter().take(SERVERS_MAX) {
         findings.push(server(machine, *address, &mut interfaces));
@@ -40,6 +47,49 @@ pub fn examine(machine: &Machine, subject: &Subject) -> Vec<Finding> {
     findings.extend(interfaces.iter().filter_map(|name| interface(machine, name)));
     findings.extend(losses(machine));
     findings
+}
+
+/// Compares the clocks of servers with that of this host, as the mounts here have measured them.
+pub(super) fn clocks(processes: &[ProcessStatus]) -> Vec<Finding> {
+    let mut hosts: BTreeMap<String, (Vec<&str>, &ClockStatus)> = BTreeMap::new();
+    for clock in processes.iter().flat_map(|process| &process.clocks) {
+        let host = match clock.nid.parse() {
+            Ok(Nid::Tcp(address)) => address.ip().to_string(),
+            _ => clock.nid.clone(),
+        };
+        let (targets, best) = hosts.entry(host).or_insert_with(|| (Vec::new(), clock));
+        targets.push(&clock.target);
+        if clock.within_us < best.within_us {
+            *best = clock;
+        }
+    }
+    hosts.iter().map(|(host, (targets, clock))| clock_of(host, targets, clock)).collect()
+}
+
+fn clock_of(host: &str, targets: &[&str], clock: &ClockStatus) -> Finding {
+    let (ahead_us, ms) = (clock.ahead_us.unsigned_abs(), |us: u64| us as f64 / 1e3);
+    let side = if clock.ahead_us < 0 { "behind" } else { "ahead of" };
+    let text = format!(
+        "the clock of {host} ({}) is {:.1} ms {side} that of this host, give or take {:.1} ms",
+        shown(targets),
+        ms(ahead_us),
+        ms(clock.within_us)
+    );
+    let certain_us = ahead_us.saturating_sub(clock.within_us);
+    let remedy = "on that host and here: systemctl enable --now systemd-timesyncd, or chrony; 'chronyc makestep' \
+                  sets a clock at once";
+    match certain_us {
+        CLOCK_FAR_US.. => Finding::warning("clock", text).remedy(remedy),
+        CLOCK_OFF_US.. => Finding::note("clock", text).remedy(remedy),
+        _ => Finding::ok("clock", text),
+    }
+}
+
+/// Returns the first targets of a server, and how many more there are.
+fn shown(targets: &[&str]) -> String {
+    let more = targets.len().saturating_sub(TARGETS_SHOWN);
+    let first = targets[..targets.len() - more].join(", ");
+    if more > 0 { format!("{first} and {more} more") } else { first }
 }
 
 /// Returns the addresses of servers on this and other hosts.

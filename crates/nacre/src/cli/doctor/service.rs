@@ -1,11 +1,8 @@
-//! The processes of a file system, its keys and its parameters.
+//! The processes of a file system, and its keys.
 
 use super::{Change, Finding, Machine, Subject};
-use crate::cli::target::mgs_of;
 use crate::control::ProcessStatus;
-use crate::instance::Instance;
 use crate::keys;
-use crate::node::configuration_at;
 use nacre_env::clock;
 use nacre_keys::Key;
 use nacre_types::Timestamp;
@@ -17,7 +14,7 @@ const FILES_MIN: u64 = 16 << 10;
 /// Time before its expiry at which a certificate should have been renewed, in seconds.
 const RENEWAL_LATE_S: u64 = 7 * 86_400;
 
-/// Examines processes, keys and parameters.
+/// Examines processes and keys.
 pub fn examine(machine: &Machine, subject: &Subject) -> Vec<Finding> {
     let mut findings = state(subject);
     for process in &subject.overview.processes {
@@ -39,7 +36,6 @@ pub fn examine(machine: &Machine, subject: &Subject) -> Vec<Finding> {
     }
     if let Some(instance) = &subject.instance {
         findings.extend(keys_in(&instance.dir.join(keys::DIR)));
-        findings.extend(parameters(instance));
     }
     findings
 }
@@ -144,16 +140,4 @@ fn expiry(key: &Key, path: &Path) -> Finding {
         }
         _ => Finding::ok("keys", text),
     }
-}
-
-/// Reports the permanent settings, which differ from the defaults by intention, or were forgotten.
-fn parameters(instance: &Instance) -> Vec<Finding> {
-    let config = mgs_of(instance)
-        .and_then(|mgs| configuration_at(&mgs, &instance.superblock.fsname, Some(&instance.dir)));
-    let Ok(config) = config else { return Vec::new() };
-    let note = |(name, value): &(String, String)| {
-        Finding::note("parameters", format!("{name}={value} is set permanently"))
-            .remedy(format!("to return to the default: lctl set_param -P -d {name}"))
-    };
-    config.params.iter().map(note).collect()
 }

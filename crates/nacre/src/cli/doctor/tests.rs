@@ -1,4 +1,5 @@
 use super::*;
+use crate::control::{ClockStatus, ProcessStatus};
 use std::fs;
 
 /// A machine of which only some files exist.
@@ -150,4 +151,73 @@ fn schedulers_are_changed_only_to_ones_that_the_disk_has() {
             change.map(|value| Change::Write { path: dir.join("queue/scheduler"), value: value.to_owned() });
         assert_eq!(found.change, wanted, "{text}, rotational {rotational}: {found:?}");
     }
+}
+
+#[test]
+fn clocks_of_other_hosts_are_judged_by_what_is_certain_of_their_difference() {
+    let clock = |target: &str, nid: &str, ahead_us, within_us| ClockStatus {
+        target: target.to_owned(),
+        nid: nid.to_owned(),
+        ahead_us,
+        within_us,
+    };
+    let clocks = vec![
+        clock("MDT0000", "10.0.0.1:7988@tcp", 2_000_000, 300),
+        clock("OST0000", "10.0.0.1:7988@tcp", 2_500_000, 900_000),
+        clock("OST0001", "10.0.0.2:7988@tcp", -250_000, 300),
+        clock("OST0002", "10.0.0.3:7988@tcp", 2_000_000, 1_990_000),
+    ];
+    let process = ProcessStatus {
+        name: "mount".to_owned(),
+        pid: 1,
+        uptime_seconds: 1,
+        fsname: "x".to_owned(),
+        targets: Vec::new(),
+        mount: None,
+        log: None,
+        checksum_errors: 0,
+        listening: Vec::new(),
+        clocks,
+    };
+    let found = network::clocks(&[process]);
+    let levels: Vec<Level> = found.iter().map(|finding| finding.level).collect();
+    assert_eq!(levels, [Level::Warning, Level::Note, Level::Ok]);
+    assert_eq!(
+        found[0].text,
+        "the clock of 10.0.0.1 (MDT0000, OST0000) is 2000.0 ms ahead of that of this host, give or take 0.3 ms"
+    );
+    assert!(found[1].text.contains("10.0.0.2 (OST0001) is 250.0 ms behind"), "{}", found[1].text);
+    assert!(found[0].remedy.is_some() && found[1].remedy.is_some());
+}
+
+#[test]
+fn the_same_setting_of_several_targets_is_one_finding_with_one_command() {
+    let param = |name: &str, value: &str| (name.to_owned(), value.to_owned(), "32".to_owned());
+    let groups = parameters::grouped(vec![
+        param("osc.x-OST0000-osc.max_dirty_mb", "64"),
+        param("osc.x-OST0001-osc.max_dirty_mb", "64"),
+        param("osc.x-OST0002-osc.max_dirty_mb", "16"),
+        param("jobid_var", "disable"),
+    ]);
+    let found: Vec<(String, String)> = groups
+        .iter()
+        .map(|group| group.finding())
+        .map(|finding| (finding.text, finding.remedy.expect("a command")))
+        .collect();
+    let expected = [
+        ("jobid_var=disable; the default is 32", "lctl set_param 'jobid_var=32'"),
+        (
+            "osc.x-OST0002-osc.max_dirty_mb=16; the default is 32",
+            "lctl set_param 'osc.x-OST0002-osc.max_dirty_mb=32'",
+        ),
+        (
+            "osc.x-OST0000-osc.max_dirty_mb=64 and 1 like it; the default is 32",
+            "lctl set_param 'osc.x-OST000*.max_dirty_mb=32'",
+        ),
+    ];
+    for ((text, remedy), (wanted, command)) in found.iter().zip(expected) {
+        assert_eq!(text, wanted);
+        assert!(remedy.ends_with(command), "{remedy}");
+    }
+    assert_eq!(found.len(), 3);
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 /// Enters the counters of a target by job.
 pub fn enter_stats<S: Send + Sync + 'static>(entries: &Entries<'_, S>, jobs: fn(&S) -> &JobStats) {
-    entries.setting(
+    entries.changing(
         "job_stats",
-        move |server| jobs(server).text(),
+        move |server| Ok(jobs(server).text()),
         move |server, text| jobs(server).clear(text),
     );
     entries.setting(

@@ -21,9 +21,10 @@ pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>) {
         |client| client.read_ahead.read_ahead_stats().clear(),
     );
     mount.show("statahead_stats", |client| client.statahead.statahead_report());
-    mount.setting(
+    // Its text has the data that is cached, too.
+    mount.changing(
         "max_cached_mb",
-        |client| client.write_back.cached_report(),
+        |client| Ok(client.write_back.cached_report()),
         |client, text| {
             // Accepts the form that is shown, or the number alone.
             let number = text.strip_prefix("max_cached_mb:").map_or(text, str::trim);
@@ -98,9 +99,9 @@ pub fn enter_extents(entries: &Entries<'_, Front>) {
         ("offset_stats", ExtentsReport::Offsets),
     ];
     for (leaf, report) in reports {
-        entries.setting(
+        entries.changing(
             leaf,
-            move |front| front.stats().extents().text(report),
+            move |front| Ok(front.stats().extents().text(report)),
             move |front, text| {
                 front.stats().extents().set(report, text);
                 Ok(())

@@ -72,7 +72,7 @@ pub fn enter(osc: &Entries<'_, Client>, index: u16) {
     );
     osc.show("cur_dirty_bytes", move |client| client.write_back.ost_write_back(index).dirty_bytes);
     osc.show("cur_grant_bytes", move |client| client.write_back.ost_write_back(index).grant_bytes);
-    osc.both(
+    osc.changing(
         "rpc_stats",
         move |client| {
             let write_pages = client.write_back.ost_write_back(index).dirty_bytes / PAGE_BYTES;

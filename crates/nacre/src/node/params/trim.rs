@@ -93,7 +93,7 @@ pub fn enter(target: &Entries<'_, ObjectServer>) {
             Ok(())
         },
     );
-    target.both(
+    target.changing(
         "trim_stats",
         |server| Ok(trimmer(server)?.text()),
         |server, _| {

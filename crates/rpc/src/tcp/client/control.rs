@@ -2,6 +2,7 @@
 
 use super::peer::{Peer, is_refusal};
 use crate::api::ClientCallbacks;
+use crate::import::{ClockOffset, wall_us};
 use crate::tcp::socket::{Inbox, LinkError, Socket, TICK};
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
@@ -165,6 +166,8 @@ impl Holder {
 fn listen(peer: &Arc<Peer>, events: &dyn ClientCallbacks, socket: &Socket, mut inbox: Inbox) {
     let mut heard = Instant::now();
     let mut pinged = Instant::now();
+    // Pings without an answer: the time of the last one says nothing about the answer to another.
+    let mut unanswered = 0u32;
     let mut body = Vec::new();
     while !peer.is_leaving() {
         match inbox.header(socket, true) {
@@ -174,6 +177,12 @@ fn listen(peer: &Arc<Peer>, events: &dyn ClientCallbacks, socket: &Socket, mut i
                     || inbox.skip_bulk(socket, &header).is_err()
                 {
                     break;
+                }
+                if header.kind == FrameKind::Pong {
+                    unanswered = unanswered.saturating_sub(1);
+                    if unanswered == 0 {
+                        peer.note_clock(ClockOffset::of(header.acked.0, wall_us(), pinged.elapsed()));
+                    }
                 }
                 if header.kind == FrameKind::Callback {
                     match ServerMessage::from_bytes(&body) {
@@ -200,6 +209,7 @@ fn listen(peer: &Arc<Peer>, events: &dyn ClientCallbacks, socket: &Socket, mut i
         }
         if pinged.elapsed() >= peer.config.ping_interval {
             pinged = Instant::now();
+            unanswered = unanswered.saturating_add(1);
             let bytes = Header::new(FrameKind::Ping, peer.target, Xid(0)).to_bytes();
             if socket.send_rest(&[&bytes, &[], &[]], 0).is_err() {
                 break;

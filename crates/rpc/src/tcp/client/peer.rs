@@ -11,6 +11,7 @@ use super::posts::Flights;
 use super::waiter::{Destination, Reply};
 use crate::api::{ClientCallbacks, MdsEndpoint};
 use crate::config::ClientConfig;
+use crate::import::ClockOffset;
 use crate::stats::CountedRpc;
 use crate::tcp::socket::TICK;
 use crate::tcp::threads::ThreadGroup;
@@ -230,6 +231,8 @@ pub(crate) struct Peer {
     ///
     /// [`Revoked::version`]: nacre_keys::Revoked::version
     revoked_version: AtomicU64,
+    /// Difference of the server's clock, by the last ping of a control connection.
+    clock: Mutex<Option<ClockOffset>>,
     /// A thread of a control connection pings the server continuously.
     has_control: AtomicBool,
     recovery_hook: OnceLock<RecoveryHook>,
@@ -281,6 +284,7 @@ impl Peer {
             incarnation: AtomicU64::new(1),
             shown: Mutex::new(Instant::now()),
             server_key: AtomicU64::new(0),
+            clock: Mutex::new(None),
             revoked_version: AtomicU64::new(0),
             has_control: AtomicBool::new(false),
             recovery_hook: OnceLock::new(),
@@ -365,6 +369,11 @@ impl Peer {
             }
             Err(_) => Err(Status::ENOTCONN),
         }
+    }
+
+    /// Notes the difference of the server's clock.
+    pub(crate) fn note_clock(&self, offset: Option<ClockOffset>) {
+        *self.clock.lock() = offset;
     }
 
     /// Notes that a control connection exists, whose pings keep the client from eviction.

@@ -7,13 +7,14 @@ use super::connection::{Connection, Session};
 use super::reads::Gathered;
 use crate::api::{Call, MdsService, OssService, ReplySlot};
 use crate::audit::{AuditEvent, AuditKind};
+use crate::import::wall_us;
 use crate::tcp::buffer::BulkBuffer;
 use crate::tcp::socket::{Closed, Inbox, LinkError, TICK};
 use crate::tunables::SHORT_IO_MAX;
 use nacre_env::InterruptTarget;
 use nacre_session::Begin;
 use nacre_types::limits::{BULK_MAX, SHORT_IO_BYTES};
-use nacre_types::{Cred, JobId, Roles, Status, StatusResult};
+use nacre_types::{Cred, JobId, Roles, Status, StatusResult, Xid};
 use nacre_wire::connect::Features;
 use nacre_wire::frame::{ChecksumType, FrameFlags, FrameKind, Header, TAG_NONE, split_job};
 use nacre_wire::mds::{MdsAnswer, MdsRequest};
@@ -128,7 +129,10 @@ impl<'a> Work<'a> {
             FrameKind::Request => self.run_request(header),
             FrameKind::Ping if self.was_evicted() => self.connection.shut_down(Shutdown::Both),
             FrameKind::Ping => {
-                let pong = Header::new(FrameKind::Pong, header.target, header.xid);
+                let pong = Header {
+                    acked: Xid(wall_us()),
+                    ..Header::new(FrameKind::Pong, header.target, header.xid)
+                };
                 self.connection.send(&pong, &[], &[]);
             }
             FrameKind::Cancel => self.connection.cancel(header.xid),

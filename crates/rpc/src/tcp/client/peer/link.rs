@@ -620,6 +620,7 @@ impl Peer {
             last_replay: 0,
             peer_committed: self.committed.load(Ordering::Relaxed),
             averages: [side(Direction::Read), side(Direction::Write)],
+            clock: *self.clock.lock(),
         }
     }
 }
