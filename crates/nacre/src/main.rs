@@ -19,6 +19,7 @@ mod backend;
 mod changelog;
 mod cli;
 mod control;
+mod created;
 mod device_words;
 mod failure;
 mod gather;

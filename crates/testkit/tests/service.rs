@@ -121,6 +121,56 @@ fn a_service_of_separate_processes_is_ready_when_it_is_mounted_and_stops_cleanly
 }
 
 #[test]
+fn a_service_whose_disk_is_not_mounted_creates_no_new_file_system() {
+    if !can_mount() {
+        return;
+    }
+    let manager = Manager::new();
+    let file = manager.configuration("fsname = \"svcdisk\"");
+    let (dir, state) = (manager.path("fs"), manager.run.make("state"));
+    let start = || {
+        let mut command = manager.run.command(binary::nacre());
+        command.args(["up", "--config", text(&file)]).env("STATE_DIRECTORY", &state);
+        run_command(command, LIMIT)
+    };
+    let down = || {
+        let mut command = manager.run.command(binary::nacre());
+        command.args(["down", text(&dir)]);
+        run_command(command, LIMIT).success()
+    };
+    start().success();
+    fs::write(manager.path("mnt").join("file"), "text").expect("written");
+    down();
+    // The disk is away: its mount point is empty, or is not there.
+    let disk = manager.path("disk");
+    fs::rename(&dir, &disk).expect("moved");
+    for is_there in [false, true] {
+        if is_there {
+            fs::create_dir(&dir).expect("created");
+        }
+        let refused = start().fails_with(1);
+        let expected = format!(
+            "{} is empty, but this service has had the file system 'svcdisk' there: mount its disk first, or remove {}",
+            dir.display(),
+            state.join("file-system").display()
+        );
+        assert!(refused.stderr.contains(&expected), "{refused}");
+        assert_eq!(fs::read_dir(&dir).map(Iterator::count).unwrap_or(0), 0, "nothing was created");
+    }
+    fs::remove_dir(&dir).expect("empty");
+    fs::rename(&disk, &dir).expect("moved");
+    start().success();
+    assert_eq!(fs::read_to_string(manager.path("mnt").join("file")).expect("kept"), "text");
+    down();
+    // What an administrator does for a new one.
+    fs::remove_dir_all(&dir).expect("removed");
+    fs::remove_file(state.join("file-system")).expect("it is there");
+    start().success();
+    assert!(!manager.path("mnt").join("file").exists(), "it is a new one");
+    down();
+}
+
+#[test]
 fn a_service_that_cannot_start_reports_why_as_an_error() {
     let manager = Manager::new();
     let file = manager.configuration("osts = 0");

@@ -5,6 +5,7 @@ use super::mount::MountOptions;
 use super::status::Overview;
 use super::{FormatArgs, ShapeArgs, UpArgs, config, mount_point};
 use crate::backend::Backends;
+use crate::created::ServiceState;
 use crate::failure::{Failure, Result};
 use crate::http_address::HttpAddress;
 use crate::instance::{self, FormatOptions, Formatting, Instance};
@@ -79,6 +80,9 @@ pub fn run(args: &UpArgs) -> Result<i32> {
     for doubt in doubts.chain(start.metrics.as_ref().and_then(HttpAddress::doubt)) {
         eprintln!("nacre: {doubt}");
     }
+    if let (None, Some(state)) = (&found, &service_state(args)) {
+        state.check_new(&dir)?;
+    }
     let mut progress = Progress::new(args.json);
     let (instance, formatting) = open_or_format(args, &dir, found, &mut progress)?;
     secure(&instance, &start, before.as_ref(), args.security.is_some())?;
@@ -92,6 +96,11 @@ pub fn run(args: &UpArgs) -> Result<i32> {
         (Err(failure), Some(formatting)) => Err(up.take_back(failure, &formatting)),
         (code, _) => code,
     }
+}
+
+/// Returns where the service remembers its file system; `None` for a start by hand.
+fn service_state(args: &UpArgs) -> Option<ServiceState> {
+    args.config.as_ref().and_then(|_| ServiceState::of_process())
 }
 
 /// Returns the options for a file system that may exist: those of a file that only apply to a new one are left out then, as
@@ -221,6 +230,13 @@ impl Up<'_> {
     fn keep(&self) -> Result<()> {
         if let Some(text) = self.before.and_then(|before| self.start.changes(before).text()) {
             eprintln!("nacre: {text}");
+        }
+        if let Some(Err(failure)) = service_state(self.args).map(|state| state.remember(self.instance)) {
+            eprintln!(
+                "nacre: {}: a start while the disk of {} is not mounted would create a new file system",
+                failure.message,
+                self.instance.dir.display()
+            );
         }
         self.start.save(self.instance)
     }
