@@ -192,6 +192,16 @@ systemctl kill -s KILL --kill-whom=main nacre@home
 wait_for '[ "$(systemctl show -P NRestarts nacre@home)" = 1 ]'
 wait_for '[ "$(cat /mnt/nacre/file 2>/dev/null)" = kept ]'
 systemctl show -P NRestarts nacre@home | sed 's/^/restarts /'
+: A disk that is not mounted.
+systemctl stop nacre@home
+mv /srv/nacre /srv/disk
+! systemctl start nacre@home
+journalctl -q -o cat -p err -u nacre@home | grep -m 1 -o "has had the file system 'pkg' there"
+rm -rf /srv/nacre
+mv /srv/disk /srv/nacre
+systemctl reset-failed nacre@home
+systemctl start nacre@home
+cat /mnt/nacre/file
 : Separate processes.
 printf 'dir = "/srv/sep"\nmount = "/mnt/sep"\nfsname = "sep"\nosts = 1\nseparate = true\n' > /etc/nacre/sep.toml
 systemctl start nacre@sep
@@ -237,6 +247,8 @@ fn services_start_crash_and_stop_under_systemd() {
     let expected = [
         "file system 'pkg' is up, mounted on /mnt/nacre",
         "restarts 1",
+        "has had the file system 'pkg' there",
+        "kept",
         "apart",
         "result success",
         "the targets of file system 'pkg' here are up",
@@ -276,6 +288,7 @@ fn both_packages_have_the_same_programs_and_documents() {
         };
         paths.map(library).collect()
     };
+    let of_rpm_documents = of_rpm.clone();
     let (of_deb, of_rpm) = (files(&of_deb), files(&of_rpm));
     assert_eq!(of_deb, of_rpm);
     for path in [
@@ -295,6 +308,16 @@ fn both_packages_have_the_same_programs_and_documents() {
     ] {
         assert!(of_deb.contains(path), "{path}: {of_deb:?}");
     }
+    let script = r#"
+        dpkg-deb --fsys-tarfile "$1" | tar -x ./usr/share/doc/nacrefs
+        gzip -dc usr/share/doc/nacrefs/third-party-texts.txt.gz
+    "#;
+    let texts = shell(system.run.directory(), script, [&deb]).success().stdout;
+    for text in ["OpenLDAP Public License", "Permission is hereby granted", "serde_json 1.", "Apache License"]
+    {
+        assert!(texts.contains(text), "{text} is missing in {} bytes", texts.len());
+    }
+    assert!(of_rpm_documents.contains("/usr/share/doc/nacrefs/third-party-texts.txt.gz"));
     // The package manager of another family, on the same system.
     let script = r#"
         rpm --root "$2" --install --nodeps "$1"
