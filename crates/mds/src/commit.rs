@@ -8,13 +8,19 @@ use crate::replay;
 use crate::suspend::Caller;
 use crate::tables::{REPLIES, reply_key};
 use crate::tx::Tx;
+use nacre_env::clock::Instant;
 use nacre_layout::user;
 use nacre_ondisk::{OpenedRecord, ReplyRecord};
 use nacre_rpc::{Export, Moment, ReplySlot};
 use nacre_types::{AttrFlags, Fid, Owners, Status, StatusResult, TransNo};
 use nacre_wire::mds::{MdsAnswer, MdsReply};
+use nacre_wire::peer::PeerRequest;
 use nacre_wire::{Decode, Encode};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest wait for the quota master, for a file that gets another owner.
+const MASTER_WAIT: Duration = Duration::from_secs(1);
 
 /// See the [module documentation](self).
 pub(crate) struct Commits {
@@ -50,6 +56,7 @@ impl Commits {
             replay::mark(tx.batch());
         } else {
             self.leaves.quotas.admit(caller, &tx, &self.leaves.records)?;
+            self.admit_space(caller, &tx)?;
         }
         let may_stop = caller.suspended.may_stop() && !tx.is_empty();
         if may_stop
@@ -72,6 +79,29 @@ impl Commits {
         };
         answer.last_committed = self.committed();
         Ok(answer)
+    }
+
+    /// Admits the space of files that get other owners, by the limits of the whole file system. A quota master that does
+    /// not answer admits.
+    ///
+    /// # Errors
+    /// `EDQUOT`; those of the store.
+    fn admit_space(&self, caller: &Caller<'_>, tx: &Tx) -> StatusResult<()> {
+        let quotas = &self.leaves.quotas;
+        for (id, bytes) in quotas.gains(caller, tx, &self.leaves.records)? {
+            let ask = || self.leaves.transactions.ask(0, PeerRequest::AdmitSpace { id, bytes }).map(drop);
+            let admitted = match quotas.ledger() {
+                Some(_) => quotas.admit_space_here(id, bytes),
+                None => nacre_env::until(Instant::now() + MASTER_WAIT, ask),
+            };
+            match admitted {
+                Err(Status::EDQUOT) => return Err(Status::EDQUOT),
+                Err(_) if nacre_env::interrupted() => return Err(Status::EINTR),
+                Err(status) => log::debug!("space of a file for {id} is admitted without MDT0000: {status}"),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Commits a transaction of the server itself and updates the records in memory.

@@ -287,7 +287,7 @@ impl Mds {
             nacre_env::thread::Builder::new().name("mds-tick".into()).spawn(move || tick(&weak, &signal));
         mds.threads.lock().push(ticker.map_err(MdsError::Thread)?);
         if let Some(master) = &mds.quota_master {
-            mds.threads.lock().push(master.start(&mds.leaves.signal)?);
+            mds.threads.lock().extend(master.start(&mds.leaves.signal)?);
         }
         Ok(mds)
     }
@@ -345,8 +345,7 @@ impl Mds {
         let filesets = Arc::new(Filesets::new(&leaves, &core.coordinator));
         let sessions = Arc::new(Sessions::new(&leaves, &core, boot_count, config.recovery_window, &files));
         let replayer = Arc::new(Replayer::new(&leaves, &core, &files));
-        let is_master = leaves.index == 0;
-        let quota_master = is_master.then(|| QuotaMaster::open(&leaves, &core).map(Arc::new)).transpose()?;
+        let quota_master = QuotaMaster::of(&leaves, &core).map(Arc::new);
         Ok(Mds {
             attrs: Attributes::new(&leaves, &core, &lookups, &relayout),
             names: NameSpace::new(&leaves, &core, &files),

@@ -15,9 +15,10 @@ use nacre_env::sync::Mutex;
 use nacre_layout::user;
 use nacre_ondisk::InodeRecord;
 use nacre_ondisk::quota::{UseRecord, split_use_key, use_key};
-use nacre_quota::{Admission, Book, Saved};
+use nacre_quota::{Admission, Book, Ledger, Saved};
 use nacre_store::{Batch, MetaError, MetaStore};
 use nacre_types::{AttrFlags, Owners, QuotaId, QuotaResource, Status, StatusResult};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -63,6 +64,8 @@ pub(crate) struct Quotas {
     store: Arc<MetaStore>,
     book: Arc<Book>,
     saved: Mutex<HashMap<(QuotaResource, QuotaId), Saved>>,
+    /// Limits and uses of the whole file system, on MDT0000.
+    ledger: Option<Arc<Mutex<Ledger>>>,
 }
 
 impl Quotas {
@@ -85,6 +88,9 @@ impl Quotas {
             index,
             store: store.clone(),
             book,
+            ledger: (index == 0)
+                .then(|| master::stored(store).map(|ledger| Arc::new(Mutex::new(ledger))))
+                .transpose()?,
             saved: Mutex::new(saved.into_iter().map(|saved| ((saved.resource, saved.id), saved)).collect()),
         })
     }
@@ -92,6 +98,47 @@ impl Quotas {
     /// Returns what this MDT has counted.
     pub fn book(&self) -> &Arc<Book> {
         &self.book
+    }
+
+    /// Returns the ledger of the quota master, on MDT0000.
+    pub fn ledger(&self) -> Option<&Arc<Mutex<Ledger>>> {
+        self.ledger.as_ref()
+    }
+
+    /// Admits space of files that an id gets from another owner, by the ledger here.
+    ///
+    /// # Errors
+    /// `EDQUOT`; `WRONG_TARGET` on other MDTs than MDT0000.
+    pub fn admit_space_here(&self, id: QuotaId, bytes: u64) -> StatusResult<()> {
+        let mut ledger = self.ledger().ok_or(Status::WRONG_TARGET)?.lock();
+        if ledger.admit_space(id, bytes, master::now_s()) { Ok(()) } else { Err(Status::EDQUOT) }
+    }
+
+    /// Returns the ids that get space from other owners by a transaction of a client, with the bytes.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn gains(
+        &self,
+        caller: &Caller<'_>,
+        tx: &Tx,
+        records: &Records,
+    ) -> StatusResult<SmallVec<[(QuotaId, u64); 3]>> {
+        let mut gains = SmallVec::new();
+        if self.is_unlimited(caller) {
+            return Ok(gains);
+        }
+        for (fid, new) in tx.cached() {
+            let Some(new) = new.as_ref().filter(|new| new.attr.is_regular() && !tx.is_new(fid)) else {
+                continue;
+            };
+            let Some(old) = records.find_inode(fid)? else { continue };
+            let bytes = old.attr.blocks.saturating_mul(BLOCK_BYTES);
+            let (old, new) = (Owners::from(&old.attr).ids(), Owners::from(&new.attr).ids());
+            let changed = old.iter().zip(new).filter(|(old, new)| bytes > 0 && **old != *new);
+            gains.extend(changed.map(|(_, new)| (new, bytes)));
+        }
+        Ok(gains)
     }
 
     /// Adds the cost of an inode, or subtracts it, in one of the ways of a [`Book`].

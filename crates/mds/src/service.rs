@@ -268,6 +268,10 @@ impl Mds {
             PeerRequest::LockTree { op } => self.core.tree.lock(*op)?,
             PeerRequest::UnlockTree { op } => self.core.tree.unlock(op),
             PeerRequest::QuotaRound { round } => PeerReply::Quota(self.leaves.quotas.book().round(round)),
+            PeerRequest::AdmitSpace { id, bytes } => {
+                self.leaves.quotas.admit_space_here(*id, *bytes)?;
+                PeerReply::Done
+            }
             PeerRequest::HashSeed => PeerReply::HashSeed(self.leaves.records.hash_seed()),
             PeerRequest::Moved { fid } => self.moves.moved_of(fid)?,
             PeerRequest::NewFid => PeerReply::Fid(self.moves.new_fid()?),

@@ -34,7 +34,7 @@ mod xattrs;
 
 use crate::{Mds, MdsConfig};
 use nacre_env::clock::Instant;
-use nacre_env::sync::Mutex;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_lock::LockHandle;
 use nacre_rpc::{Call, ClientCallbacks, Export, MdsService, OssEndpoint, ReplySlot};
 use nacre_store::object::block::is_block_store;
@@ -46,6 +46,7 @@ use nacre_types::{
 };
 use nacre_wire::mds::{LeaseGrant, LockRange, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
 use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest, Statfs};
+use nacre_wire::quota::QuotaReport;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -67,6 +68,19 @@ pub(crate) struct FakeOst {
     /// Attributes of objects, with the versions of their data.
     pub data: Mutex<HashMap<Fid, (ObjectAttr, u64)>>,
     pub calls: AtomicU64,
+    /// How it answers quota rounds: not at all, by a report, or never in time.
+    pub rounds: Mutex<Rounds>,
+    /// Quota rounds that it was asked for.
+    pub rounds_asked: AtomicU64,
+}
+
+/// Behaviour of an OST in quota rounds.
+#[derive(Clone, Copy, Default)]
+pub(crate) enum Rounds {
+    #[default]
+    Unknown,
+    Answered,
+    Silent,
 }
 
 impl FakeOst {
@@ -125,6 +139,24 @@ impl OssEndpoint for FakeOst {
             }
             OssRequest::Statfs => Ok(OssReply::Statfs(*self.statfs.lock())),
             other => panic!("an MDS does not send {other:?}"),
+        }
+    }
+
+    fn call_within(&self, request: &OssRequest, limit: Duration) -> StatusResult<OssReply> {
+        if !matches!(request, OssRequest::QuotaRound { .. }) {
+            return self.call(request, Bulk::None);
+        }
+        let number = 1 + self.rounds_asked.fetch_add(1, Ordering::Relaxed);
+        let rounds = *self.rounds.lock();
+        match rounds {
+            Rounds::Unknown => Err(Status::EOPNOTSUPP),
+            Rounds::Answered => Ok(OssReply::Quota(QuotaReport { run: 1, number, ..QuotaReport::default() })),
+            Rounds::Silent => {
+                // Nothing wakes it: it is as slow as its caller permits.
+                let (lock, never) = (Mutex::new(()), Condvar::new());
+                never.wait_for(&mut lock.lock(), limit);
+                Err(Status::ETIMEDOUT)
+            }
         }
     }
 

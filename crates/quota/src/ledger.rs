@@ -6,13 +6,19 @@ use nacre_wire::quota::{
     QUOTA_ENTRIES_MAX, QuotaReport, QuotaResourceState, QuotaRound, QuotaSlice, QuotaState,
 };
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// What is left of a limit, below which only targets that need more get a part: bytes, and inodes.
 const SCARCE: [u64; 2] = [64 << 20, 1024];
 /// Least part that a target gets of what is left: bytes, and inodes. One part that serves a request is better than
 /// several that do not.
 const UNIT: [u64; 2] = [4 << 20, 64];
+
+/// Time in seconds for which space that was admitted for a change of owner counts, until the OSTs have the new owner and
+/// have reported it.
+const PROMISE_S: u64 = 3;
+/// Promises that are kept; the oldest are dropped beyond.
+const PROMISES_MAX: usize = 4096;
 
 /// A target that counts use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -43,6 +49,25 @@ pub struct Limit {
     pub grace_ends_s: [u64; 2],
     /// True if the defaults apply, and this only has the ends of grace times.
     pub is_default: bool,
+}
+
+impl Limit {
+    /// Returns what may be used of a resource at a time: the hard limit, or the soft one after its grace;
+    /// `u64::MAX` without any.
+    fn in_force(&self, resource: QuotaResource, now_s: u64) -> u64 {
+        let QuotaLimits { soft, hard } = self.limits[resource as usize];
+        let ends_s = self.grace_ends_s[resource as usize];
+        let hard = if hard == 0 { u64::MAX } else { hard };
+        if soft != 0 && ends_s != 0 && ends_s <= now_s { hard.min(soft) } else { hard }
+    }
+}
+
+/// Space that an id was admitted for a file that changes its owner, until the targets report it.
+#[derive(Clone, Copy, Debug)]
+struct Promise {
+    id: QuotaId,
+    bytes: u64,
+    until_s: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -98,6 +123,8 @@ pub struct Ledger {
     defaults: [[Option<u64>; 3]; 2],
     /// Keys whose records have changed.
     changed: BTreeSet<Key>,
+    /// Space of files that have just changed their owner, the oldest first.
+    promised: VecDeque<Promise>,
     had_limits: bool,
 }
 
@@ -254,6 +281,27 @@ impl Ledger {
             is_default,
             is_complete: self.targets.values().all(|known| known.run != 0 && known.is_complete),
         }
+    }
+
+    /// Admits space of a file that an id gets from another owner, in the whole file system. Returns false if the use that
+    /// the targets have reported does not leave it. `now_s`: seconds since the epoch.
+    pub fn admit_space(&mut self, id: QuotaId, bytes: u64, now_s: u64) -> bool {
+        let limit = self.limit_of("", id).0.in_force(QuotaResource::Space, now_s);
+        if limit == u64::MAX {
+            return true;
+        }
+        let is_over = |promise: &Promise| promise.until_s <= now_s;
+        while self.promised.front().is_some_and(is_over) || self.promised.len() >= PROMISES_MAX {
+            self.promised.pop_front();
+        }
+        let of_id = self.promised.iter().filter(|promise| promise.id == id);
+        let used = self.state("", id).space.used;
+        let then = of_id.fold(used.saturating_add(bytes), |sum, promise| sum.saturating_add(promise.bytes));
+        if then > limit {
+            return false;
+        }
+        self.promised.push_back(Promise { id, bytes, until_s: now_s.saturating_add(PROMISE_S) });
+        true
     }
 
     /// Returns use and slice of an id at a target; `None` for an unknown one.
@@ -438,12 +486,7 @@ impl Ledger {
     }
 
     fn divide_one(&mut self, resource: QuotaResource, id: QuotaId, now_s: u64) {
-        let effective = |limit: &Limit| {
-            let QuotaLimits { soft, hard } = limit.limits[resource as usize];
-            let ends_s = limit.grace_ends_s[resource as usize];
-            let hard = if hard == 0 { u64::MAX } else { hard };
-            if soft != 0 && ends_s != 0 && ends_s <= now_s { hard.min(soft) } else { hard }
-        };
+        let effective = |limit: &Limit| limit.in_force(resource, now_s);
         let mut constraints = vec![Constraint { limit: effective(&self.limit_of("", id).0), pool: None }];
         if resource == QuotaResource::Space {
             for (name, members) in &self.pools {

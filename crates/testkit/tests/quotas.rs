@@ -356,3 +356,33 @@ fn a_client_that_dies_leaves_what_it_has_written_and_no_more() {
     assert!(shown.kib >= 90 << 10 && shown.kib <= (100 + 64) << 10, "{shown:?}");
     cluster.stop_and_check();
 }
+
+#[test]
+fn a_file_goes_to_no_group_whose_limit_of_space_it_exceeds_on_any_mdt() {
+    let options = Options { fsname: "quog".to_owned(), mdts: 2, osts: 2, ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    let directory = shared(&cluster, "group");
+    let there = directory.join("there");
+    cluster.lfs(&["mkdir", "-i", "1", text(&there)]).success();
+    fs::set_permissions(&there, fs::Permissions::from_mode(0o777)).expect("permissions");
+    let member = Identity { gid: OTHER, ..Identity::user(OTHER).with_groups(&[USER]) };
+    let files = [directory.join("file"), there.join("file")];
+    for file in &files {
+        assert!(member.act(|| fill(file, 8 * MIB)).1.is_none());
+    }
+    set(&cluster, &["-g", "4321", "-B", "4M"]).success();
+    for file in &files {
+        assert_eq!(member.act(|| errno(chown(file, None, Some(USER)))), libc::EDQUOT, "{}", file.display());
+    }
+    // One of them fits. Its space counts at once.
+    set(&cluster, &["-g", "4321", "-B", "12M"]).success();
+    member.act(|| chown(&files[1], None, Some(USER))).expect("it fits");
+    assert_eq!(member.act(|| errno(chown(&files[0], None, Some(USER)))), libc::EDQUOT);
+    chown(&files[0], None, Some(USER)).expect("root may");
+    let mount = text(cluster.mount()).to_owned();
+    let shown = cluster.lfs(&["quota", "-v", "-g", "4321", &mount]).success().stdout;
+    let totals = shown.lines().find(|line| line.starts_with("Total allocated")).expect("totals");
+    assert!(totals.starts_with("Total allocated inode limit: 0, total allocated block limit: "), "{shown}");
+    assert!(number(totals.rsplit(' ').next().expect("a number")) > 0, "{shown}");
+    cluster.stop_and_check();
+}

@@ -2,7 +2,11 @@
 
 use crate::codec::{Decode, DecodeResult, Encode, Reader, put_bytes, wire_enum, wire_lists, wire_struct};
 use crate::quota::{QuotaReport, QuotaRound};
+<<<<<<< HEAD
 use nacre_types::{ClientUuid, Fid, FileKind, Timestamp, TransNo, Xid};
+=======
+use nacre_types::{ClientUuid, Fid, FileKind, QuotaId, Timestamp, Xid};
+>>>>>>> 919290c3 (Refuse files whose space exceeds the quota of a new owner)
 
 /// Largest number of MDTs in one distributed transaction: as many as a striped directory may have.
 pub const PARTS_MAX: usize = 2000;
@@ -401,6 +405,14 @@ pub enum PeerRequest {
         /// The round.
         round: QuotaRound,
     },
+    /// To the quota master: an id gets files from another owner. Reply: `Done`; `EDQUOT` if its limit does not leave
+    /// their space.
+    AdmitSpace {
+        /// The new owner.
+        id: QuotaId,
+        /// Space of the files.
+        bytes: u64,
+    },
 }
 
 /// Reply to a [`PeerRequest`].
@@ -490,6 +502,7 @@ wire_enum!(PeerRequest {
     15 = PutData { op, fid, offset, bytes, size },
     16 = ResolveName { at },
     17 = QuotaRound { round },
+    18 = AdmitSpace { id, bytes },
 });
 wire_enum!(PeerReply {
     0 = Done,

@@ -8,7 +8,7 @@ use crate::suspend::Caller;
 use crate::tables::{META, QUOTA_GRACES_KEY, QUOTA_LIMITS};
 use crate::tx::Tx;
 use nacre_env::clock::Instant;
-use nacre_env::sync::Mutex;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_env::thread::JoinHandle;
 use nacre_ondisk::quota::{GraceRecord, LimitRecord, limit_key, split_limit_key};
 use nacre_quota::{Key, Ledger, Limit, Rounds, Target};
@@ -32,10 +32,15 @@ const HURRY: Duration = Duration::from_secs(1);
 /// Most rounds after which new limits are in force at all targets that answer: they learn what shrinks, then what
 /// grows.
 const ROUNDS_MAX: usize = 4;
-/// Timeout of one message of a round.
+/// Timeout of one message of a round. A target that takes longer is asked by a thread of its own, so that it does not
+/// delay the others.
+const SOON: Duration = Duration::from_millis(100);
+/// Timeout of a message to such a target.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which a target that did not answer is left out.
 const REST: Duration = Duration::from_secs(5);
+/// Interval at which that thread looks for targets to ask.
+const SLOW_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Owners of each kind with most space that are watched, with most inodes, and beyond a soft limit.
 const WATCHED: usize = 20;
@@ -58,17 +63,26 @@ struct Watched {
 pub(crate) struct QuotaMaster {
     leaves: Arc<Leaves>,
     core: Arc<Core>,
-    ledger: Mutex<Ledger>,
-    /// Held for a round with all targets. Targets that did not answer, with the time until which they are left out.
-    resting: Mutex<HashMap<Target, Instant>>,
+    ledger: Arc<Mutex<Ledger>>,
+    /// Held for a round with all targets.
+    round: Mutex<()>,
+    /// Targets that rounds leave out, as they did not answer soon; with the time at which they are asked again, after
+    /// they have not answered in time either.
+    slow: Mutex<HashMap<Target, Option<Instant>>>,
+    /// Wakes callers that wait for slow targets.
+    answered: Condvar,
     watched: Mutex<Watched>,
 }
 
-fn now_s() -> u64 {
+pub(super) fn now_s() -> u64 {
     nacre_env::clock::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn stored(store: &MetaStore) -> Result<Ledger, MdsError> {
+/// Returns the ledger with the stored limits.
+///
+/// # Errors
+/// If they cannot be read.
+pub(super) fn stored(store: &MetaStore) -> Result<Ledger, MdsError> {
     let mut limits = Vec::new();
     let mut damaged = Ok(());
     store.scan(QUOTA_LIMITS, &[], Bound::Unbounded, &mut |key, value| {
@@ -100,25 +114,28 @@ fn put_limit(batch: &mut Batch, key: &Key, limit: Option<Limit>) {
 }
 
 impl QuotaMaster {
-    /// Opens the stored limits.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    pub fn open(leaves: &Arc<Leaves>, core: &Arc<Core>) -> Result<QuotaMaster, MdsError> {
-        Ok(QuotaMaster {
-            ledger: Mutex::new(stored(&leaves.store)?),
-            resting: Mutex::default(),
+    /// Creates the master with the limits of this MDT; `None` on other MDTs than MDT0000.
+    pub fn of(leaves: &Arc<Leaves>, core: &Arc<Core>) -> Option<QuotaMaster> {
+        Some(QuotaMaster {
+            ledger: leaves.quotas.ledger()?.clone(),
+            round: Mutex::default(),
+            slow: Mutex::default(),
+            answered: Condvar::new(),
             watched: Mutex::default(),
             leaves: leaves.clone(),
             core: core.clone(),
         })
     }
 
-    /// Starts the thread of the rounds.
+    /// Starts the threads of the rounds and of slow targets.
     ///
     /// # Errors
-    /// If it cannot be started.
-    pub fn start(self: &Arc<Self>, signal: &Arc<StopSignal>) -> Result<JoinHandle<()>, MdsError> {
+    /// If one cannot be started.
+    pub fn start(self: &Arc<Self>, signal: &Arc<StopSignal>) -> Result<[JoinHandle<()>; 2], MdsError> {
+        Ok([self.start_rounds(signal)?, self.start_slow(signal)?])
+    }
+
+    fn start_rounds(self: &Arc<Self>, signal: &Arc<StopSignal>) -> Result<JoinHandle<()>, MdsError> {
         let (weak, signal) = (Arc::downgrade(self), signal.clone());
         let run = move || {
             let (mut pause, mut hurried) = (PAUSE, None::<Instant>);
@@ -170,25 +187,77 @@ impl QuotaMaster {
         (watched.owners, watched.gathered) = (owners, Some(Instant::now()));
     }
 
-    /// Exchanges slices for uses with all targets that answer, and divides what is left.
-    fn round_all(&self) {
-        let mut resting = self.resting.lock();
+    /// Asks slow targets one after the other; those that answer take part in rounds again.
+    fn start_slow(self: &Arc<Self>, signal: &Arc<StopSignal>) -> Result<JoinHandle<()>, MdsError> {
+        let (weak, signal) = (Arc::downgrade(self), signal.clone());
+        let run = move || {
+            while !signal.wait(SLOW_INTERVAL) {
+                let Some(master) = weak.upgrade() else { return };
+                let now = Instant::now();
+                let is_due = |at: &Option<Instant>| at.is_none_or(|at| at <= now);
+                let due: Vec<Target> = {
+                    let slow = master.slow.lock();
+                    slow.iter().filter(|(_, at)| is_due(at)).map(|(target, _)| *target).collect()
+                };
+                for target in due {
+                    let outcome = master.exchange(target, TIMEOUT);
+                    let mut slow = master.slow.lock();
+                    match outcome {
+                        Ok(()) => drop(slow.remove(&target)),
+                        Err(_) => drop(slow.insert(target, Some(Instant::now() + REST))),
+                    }
+                    drop(slow);
+                    master.answered.notify_all();
+                    if signal.is_stopping() {
+                        return;
+                    }
+                }
+            }
+        };
+        nacre_env::thread::Builder::new().name("mds-quota-slow".into()).spawn(run).map_err(MdsError::Thread)
+    }
+
+    /// Exchanges slices for uses with a target.
+    fn exchange(&self, target: Target, timeout: Duration) -> StatusResult<()> {
+        loop {
+            let round = self.ledger.lock().round_for(target);
+            let report = self.ask(target, &round, timeout)?;
+            if !self.ledger.lock().report(target, &round, &report) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// As [`QuotaMaster::round_all`], with targets that answer late.
+    fn round_with_slow(&self) {
+        self.round_all();
+        let until = Instant::now() + TIMEOUT;
+        let mut waited = false;
+        let mut slow = self.slow.lock();
+        while slow.values().any(Option::is_none) && Instant::now() < until && !nacre_env::interrupted() {
+            waited = true;
+            nacre_env::blocking(|| _ = self.answered.wait_for(&mut slow, SLOW_INTERVAL));
+        }
+        drop(slow);
+        if waited {
+            self.round_all();
+        }
+    }
+
+    /// Exchanges slices for uses with all targets that answer soon, and divides what is left.
+    pub(crate) fn round_all(&self) {
+        let _round = self.round.lock();
         let targets = self.targets();
-        let now = Instant::now();
-        resting.retain(|_, until| *until > now);
+        self.slow.lock().retain(|target, _| targets.contains(target));
         for target in targets {
-            if resting.contains_key(&target) {
+            if self.slow.lock().contains_key(&target) {
                 continue;
             }
-            loop {
-                let round = self.ledger.lock().round_for(target);
-                let Ok(report) = self.ask(target, &round) else {
-                    resting.insert(target, Instant::now() + REST);
-                    break;
-                };
-                if !self.ledger.lock().report(target, &round, &report) {
-                    break;
-                }
+            let start = Instant::now();
+            if self.exchange(target, SOON).is_err() {
+                // One that is unreachable fails at once.
+                let again = (start.elapsed() < SOON).then(|| Instant::now() + REST);
+                self.slow.lock().insert(target, again);
             }
         }
         let changed = {
@@ -211,7 +280,7 @@ impl QuotaMaster {
     fn enforce(&self) {
         self.ledger.lock().divide(now_s());
         for _ in 0..ROUNDS_MAX {
-            self.round_all();
+            self.round_with_slow();
             if !self.ledger.lock().has_news() {
                 return;
             }
@@ -231,14 +300,14 @@ impl QuotaMaster {
         targets
     }
 
-    fn ask(&self, target: Target, round: &QuotaRound) -> StatusResult<QuotaReport> {
+    fn ask(&self, target: Target, round: &QuotaRound, timeout: Duration) -> StatusResult<QuotaReport> {
         match target {
-            Target { is_mdt: false, index } => self.leaves.osts.quota_round(index, round, TIMEOUT),
+            Target { is_mdt: false, index } => self.leaves.osts.quota_round(index, round, timeout),
             Target { index, .. } if index == self.leaves.index => Ok(self.leaves.quotas.book().round(round)),
             Target { index, .. } => {
                 let request = || PeerRequest::QuotaRound { round: round.clone() };
                 let ask = || self.leaves.transactions.ask(index, request());
-                match nacre_env::until(Instant::now() + TIMEOUT, ask)? {
+                match nacre_env::until(Instant::now() + timeout, ask)? {
                     PeerReply::Quota(report) => Ok(report),
                     _ => Err(Status::EPROTO),
                 }
@@ -269,7 +338,7 @@ impl QuotaMaster {
                     administrates()?;
                 }
                 self.check_pool(pool)?;
-                self.round_all();
+                self.round_with_slow();
                 let state = match is_default {
                     true => self.default_state(pool, id),
                     false => self.ledger.lock().state(pool, id),
@@ -279,7 +348,7 @@ impl QuotaMaster {
             QuotaRequest::Next { from, pool } => {
                 administrates()?;
                 self.check_pool(pool)?;
-                self.round_all();
+                self.round_with_slow();
                 let ledger = self.ledger.lock();
                 let id = ledger.next(pool, *from).ok_or(Status::ENOENT)?;
                 Ok(self.answer_state(ledger.state(pool, id)))
@@ -289,7 +358,7 @@ impl QuotaMaster {
                 if !is_own(caller, id) {
                     administrates()?;
                 }
-                self.round_all();
+                self.round_with_slow();
                 let target = Target { is_mdt: *is_mdt, index: *index };
                 let state = self.ledger.lock().state_at(target, id).ok_or(Status::ENODEV)?;
                 Ok(self.answer_state(QuotaState { id: request_id(request).unwrap_or(id), ..state }))

@@ -2,6 +2,7 @@
 
 use super::*;
 use fastrand::Rng;
+use nacre_env::clock::Instant;
 use nacre_layout::{LayoutRequest, LayoutSpec};
 use nacre_ondisk::InodeRecord;
 use nacre_types::{Owners, QuotaId, QuotaKind, QuotaLimits, QuotaResource, SetAttr, SetAttrValid};
@@ -220,4 +221,52 @@ fn an_ost_learns_new_owners_of_objects_also_after_a_crash() {
     let owners = Owners { uid: 1000, gid: 0, projid: 0 };
     let expected: Vec<(Fid, Owners)> = objects.iter().map(|object| (*object, owners)).collect();
     eventually("the OST knows", || *f.osts[0].owned.lock() == expected);
+}
+
+#[test]
+fn a_target_that_does_not_answer_delays_one_round_a_little_and_takes_part_again_later() {
+    let f = Fixture::new();
+    let (ost, master) = (f.osts[0].clone(), f.mds.quota_master.clone().expect("MDT0000"));
+    let asked = || ost.rounds_asked.load(Ordering::Relaxed);
+    *ost.rounds.lock() = Rounds::Silent;
+    let start = Instant::now();
+    (0..10).for_each(|_| master.round_all());
+    let took = start.elapsed();
+    assert!(took < Duration::from_millis(900), "the timeout of a slow target is 1 s: {took:?}");
+    let before = asked();
+    assert!(before <= 2, "rounds leave it out, {before} requests");
+    *ost.rounds.lock() = Rounds::Answered;
+    eventually("rounds ask it again", || {
+        let before = asked();
+        master.round_all();
+        asked() > before
+    });
+}
+
+#[test]
+fn a_file_goes_to_no_owner_whose_limit_of_space_it_exceeds() {
+    let f = Fixture::new();
+    let directory = data::directory(&f);
+    let (file, handle, _) = data::create(&f, directory, "small", OpenFlags::WRITE);
+    let mine = user(1000, 100, &[7]);
+    f.give(file.fid, 1000).expect("changed");
+    f.run(&data::closing(&file, handle, data::wrote(5000, 1), 0, &[1; 5000])).expect("closed");
+    let limit = |hard| {
+        let change = QuotaChange::Limits { space: Some(QuotaLimits { soft: 0, hard }), inodes: None };
+        let id = QuotaId { kind: QuotaKind::Group, id: 7 };
+        f.quota(QuotaRequest::Set { id, pool: String::new(), is_default: false, change }).expect("set")
+    };
+    let give = |cred: &Cred, gid| {
+        let set = SetAttr { valid: SetAttrValid::GID, gid, ..SetAttr::default() };
+        f.run_as(cred, &MdsRequest::SetAttr { fid: file.fid, set }).map(drop)
+    };
+    // The file has 8 KiB.
+    limit(4096);
+    assert_eq!(give(&mine, 7), Err(Status::EDQUOT));
+    assert_eq!(give(&mine, 100), Ok(()), "its limits stay as they are");
+    limit(8192);
+    assert_eq!(give(&mine, 7), Ok(()));
+    assert_eq!(give(&mine, 100), Ok(()));
+    limit(4096);
+    assert_eq!(give(&f.cred, 7), Ok(()), "root is exempt");
 }

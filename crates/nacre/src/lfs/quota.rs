@@ -6,7 +6,7 @@ use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
 use super::identity::{self, Kind};
 use super::mounted::{self, Mounted};
 use super::{Command, Failure, Outcome, Run, number, pools, query};
-use nacre_types::lustre::QuotaCall;
+use nacre_types::lustre::{QuotaCall, QuotaNumbers};
 use nacre_types::{QuotaId, QuotaKind, TargetId, TargetKind};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -309,7 +309,7 @@ fn show_id(task: &Task, places: &[Place], id: QuotaId, name: &str) -> Outcome {
                 let label = kind.label();
                 wrong(&format!("'{word}' is no {label}: use an index or a name like {example}"))
             })?;
-            show_target(task, place, id, target)
+            show_target(task, place, id, target).map(drop)
         }
     }))
 }
@@ -347,11 +347,21 @@ fn show_targets(task: &Task, place: &Place, id: QuotaId, has_all: bool) -> Outco
         members.as_ref().is_none_or(|members| target.kind == TargetKind::Ost && is_member(members))
     };
     let targets = rows.iter().map(|row| row.target).filter(takes_part);
-    first_failure(targets.map(|target| show_target(task, place, id, target)))
+    let (mut inodes, mut space_kib) = (0u64, 0u64);
+    let outcome = first_failure(targets.map(|target| {
+        let numbers = show_target(task, place, id, target)?;
+        match target.kind {
+            TargetKind::Mdt => inodes = inodes.saturating_add(numbers.inodes_hard),
+            _ => space_kib = space_kib.saturating_add(numbers.space_hard_kib),
+        }
+        Ok(())
+    }));
+    super::print(&text::totals(inodes, space_kib, task.is_human));
+    outcome
 }
 
-/// Shows use and share of an id at a target.
-fn show_target(task: &Task, place: &Place, id: QuotaId, target: TargetId) -> Outcome {
+/// Shows use and share of an id at a target, and returns them.
+fn show_target(task: &Task, place: &Place, id: QuotaId, target: TargetId) -> Result<QuotaNumbers, Failure> {
     let is_mdt = target.kind == TargetKind::Mdt;
     let call = QuotaCall {
         command: QuotaCall::GET_QUOTA,
@@ -366,7 +376,7 @@ fn show_target(task: &Task, place: &Place, id: QuotaId, target: TargetId) -> Out
     let columns = if is_mdt { Columns::Mdt } else { Columns::Ost };
     let uuid = target.uuid(&place.mounted.fsname());
     super::print(&text::row(&uuid, &found.numbers, &task.style(columns)));
-    Ok(())
+    Ok(found.numbers)
 }
 
 /// Returns the target with this index, name or UUID.

@@ -337,3 +337,28 @@ fn the_largest_owners_are_those_with_most_space_or_inodes_or_beyond_a_soft_limit
     assert_eq!(all.len(), 9 + 1 + 1, "users, the group, and project 0");
     assert_eq!(world.ledger.largest(0), []);
 }
+
+#[test]
+fn space_of_files_with_a_new_owner_is_admitted_up_to_its_limit_and_counts_at_once() {
+    let mut world = World::new(&[ost(0), mdt(0)], &[]);
+    world.books[0].1.add(SPACE, MINE, 4 * MIB as i64);
+    world.rounds(2);
+    assert!(world.ledger.admit_space(USER, 1 << 50, 1000), "without a limit");
+    let key = Key { pool: String::new(), kind: QuotaKind::User, id: Some(7) };
+    let mut limit = hard(SPACE, 10 * MIB);
+    limit.limits[SPACE as usize].soft = 5 * MIB;
+    world.ledger.set(key.clone(), Some(limit));
+    assert!(!world.ledger.admit_space(USER, 7 * MIB, 1000), "4 are used, 6 are left");
+    assert!(world.ledger.admit_space(USER, 4 * MIB, 1000));
+    assert!(!world.ledger.admit_space(USER, 3 * MIB, 1001), "the targets have not reported the others yet");
+    assert!(world.ledger.admit_space(USER, 2 * MIB, 1001));
+    // The files were removed at once.
+    assert!(world.ledger.admit_space(USER, 6 * MIB, 1005));
+    // After the grace time the soft limit counts.
+    limit.grace_ends_s[SPACE as usize] = 1010;
+    world.ledger.set(key, Some(limit));
+    assert!(world.ledger.admit_space(USER, MIB, 1015));
+    assert!(!world.ledger.admit_space(USER, MIB, 1015));
+    let other = QuotaId { kind: QuotaKind::Group, id: 7 };
+    assert!(world.ledger.admit_space(other, 1 << 50, 1015));
+}

@@ -94,6 +94,12 @@ pub fn notes(id: QuotaId, numbers: &QuotaNumbers) -> String {
     text
 }
 
+/// Returns the line below the targets of `lfs quota -v`: the sums of the shares at MDTs and at OSTs.
+pub fn totals(inodes: u64, space_kib: u64, is_human: bool) -> String {
+    let space = if is_human { human(space_kib) } else { space_kib.to_string() };
+    format!("Total allocated inode limit: {inodes}, total allocated block limit: {space}\n")
+}
+
 /// Returns the line of `lfs quota -t`.
 pub fn times(space_s: u64, inodes_s: u64) -> String {
     format!("Block grace time: {}; Inode grace time: {}\n", duration(space_s), duration(inodes_s))

@@ -36,6 +36,7 @@ pub(super) fn requests() -> Vec<MdsRequest<'static>> {
     ];
     let mut requests: Vec<MdsRequest<'static>> = all.into_iter().map(MdsRequest::Quota).collect();
     requests.push(MdsRequest::Peer(PeerRequest::QuotaRound { round: round() }));
+    requests.push(MdsRequest::Peer(PeerRequest::AdmitSpace { id: ID, bytes: 7 }));
     requests
 }
 
@@ -78,5 +79,5 @@ fn every_message_about_quotas_survives_the_journey_and_no_cut_one_does() {
 fn only_changes_of_limits_are_modifying() {
     let modifying = requests().iter().filter(|request| request.is_modifying()).count();
     // Three ways to set limits, grace times, and requests of metadata servers.
-    assert_eq!(modifying, 5);
+    assert_eq!(modifying, 6);
 }
