@@ -310,22 +310,25 @@ impl Placement {
             in_turn,
         };
         let qos = self.dir_qos();
-        let mut rooms = self.rooms()?;
-        for _ in 0..rooms.len() {
-            let Some(mdt) = self.chooser.lock().choose(&rooms, &wanted, &qos) else { break };
-            if self.requests.is_connected(mdt) {
-                return Ok(mdt);
-            }
-            // The next directory may choose it again.
-            rooms.iter_mut().filter(|room| room.index == mdt).for_each(|room| room.usable = false);
+        let first = self.chooser.lock().choose(&self.rooms()?, &wanted, &qos);
+        let Some(first) = first else { return Ok(wanted.parent) };
+        if self.requests.signs.which_answer(&self.requests, &[first]) == [true] {
+            return Ok(first);
         }
-        Ok(wanted.parent)
+        // The next directory may choose it again.
+        let others = self.connected_rooms()?;
+        Ok(self.chooser.lock().choose(&others, &wanted, &qos).unwrap_or(wanted.parent))
     }
 
-    /// Returns the free space on each MDT; one that is not connected counts as unusable.
+    /// Returns the free space on each MDT; one that does not answer counts as unusable.
     fn connected_rooms(&self) -> FailureResult<Vec<Room>> {
         let mut rooms = self.rooms()?;
-        rooms.iter_mut().for_each(|room| room.usable &= self.requests.is_connected(room.index));
+        let usable: Vec<u16> = rooms.iter().filter(|room| room.usable).map(|room| room.index).collect();
+        let answers = self.requests.signs.which_answer(&self.requests, &usable);
+        let mut answers = usable.iter().zip(answers);
+        for room in rooms.iter_mut().filter(|room| room.usable) {
+            room.usable = answers.next().is_some_and(|(_, answers)| answers);
+        }
         Ok(rooms)
     }
 

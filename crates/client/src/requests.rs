@@ -23,7 +23,7 @@ use crate::quotas::Quotas;
 use crate::requests::capabilities::CapabilityTable;
 use crate::requests::joining::Joining;
 use crate::requests::mdt::{Answer, FidPool, Mdt, second_directory};
-use crate::requests::silent::Silent;
+use crate::requests::silent::{Signs, Silent};
 use crate::requests::targets::{MdtTable, OstTable};
 use crate::tasks::Tasks;
 use nacre_env::clock::Instant;
@@ -47,6 +47,8 @@ pub struct Requests {
     /// MDTs that are about to join.
     joining: Joining,
     pub(crate) silent: Silent,
+    /// MDTs that answer, for the placement of directories.
+    pub(crate) signs: Signs,
     pub(crate) faults: Faults,
     pub(crate) capabilities: CapabilityTable,
     pub(crate) quotas: Quotas,
@@ -88,6 +90,7 @@ impl Requests {
             osts: OstTable::new(),
             joining: Joining::default(),
             silent: Silent::default(),
+            signs: Signs::default(),
             faults: Faults::default(),
             capabilities: CapabilityTable::new(),
             quotas: Quotas::default(),

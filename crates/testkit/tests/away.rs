@@ -1,6 +1,7 @@
 //! An unreachable metadata server: queries about the file system are answered, operations on other servers
 //! continue, and waits for the server can be interrupted and end when it is back.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -351,6 +352,67 @@ fn what_lies_on_other_mdts_is_used_while_one_is_away() {
             assert!(wait::deadline(SOON, "reading by the whole path", read).is_empty());
         }
         come_back(&mut cluster, stopped, &all);
+    }
+    cluster.stop_and_check();
+}
+
+/// Time within which a directory is created elsewhere: one ping that no server answers, and the create.
+const ELSEWHERE: Duration = Duration::from_secs(2);
+
+/// Returns the MDTs of a directory and its shards.
+fn mdts_of(cluster: &Cluster, path: &Path) -> BTreeSet<u32> {
+    let shown = cluster.lfs(&["getdirstripe", text(path)]).success().stdout;
+    let shards = shown.lines().filter(|line| line.contains("[0x"));
+    let shards: BTreeSet<u32> =
+        shards.filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect();
+    let first = || cluster.lfs(&["getdirstripe", "-i", text(path)]).success().stdout;
+    if shards.is_empty() { BTreeSet::from([first().trim().parse().expect("a number")]) } else { shards }
+}
+
+#[test]
+fn new_directories_are_placed_elsewhere_at_once_when_an_mdt_dies_or_stops() {
+    if !have(&["/dev/fuse", "fusermount3"]) || !have_root() {
+        return;
+    }
+    let options =
+        Options { mdts: 3, osts: 1, listen: true, fsname: "awayp".to_owned(), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let top = cluster.mount().join("top");
+    cluster.lfs(&["mkdir", "-i", "0", text(&top)]).success();
+    cluster
+        .lfs(&["setdirstripe", "-D", "-c", "1", "-i", "-1", "--max-inherit-rr", "3", text(&top)])
+        .success();
+    let plain = |cluster: &Cluster, name: String| {
+        let path = top.join(name);
+        let began = Instant::now();
+        fs::create_dir(&path).expect("made");
+        let took = began.elapsed();
+        (mdts_of(cluster, &path), took)
+    };
+    let used: BTreeSet<u32> =
+        (0..6).flat_map(|number| plain(&cluster, format!("before{number}")).0).collect();
+    assert_eq!(used, BTreeSet::from([0, 1, 2]), "each has its turn");
+    for (role, index, how) in [("mdt0001", 1, Away::Killed), ("mdt0002", 2, Away::Stopped)] {
+        let stopped = leave(&cluster, role, how);
+        for number in 0..6 {
+            let (mdts, took) = plain(&cluster, format!("{role}.{number}"));
+            println!("{role} {how:?}: a directory on {mdts:?} after {took:?}");
+            assert!(!mdts.contains(&index) && took < ELSEWHERE, "{role} {how:?}: {mdts:?} after {took:?}");
+        }
+        let path = top.join(format!("{role}.striped"));
+        let began = Instant::now();
+        cluster.lfs(&["mkdir", "-c", "-1", text(&path)]).success();
+        let took = began.elapsed();
+        let mdts = mdts_of(&cluster, &path);
+        println!("{role} {how:?}: shards on {mdts:?} after {took:?}");
+        assert!(mdts.len() == 2 && !mdts.contains(&index) && took < ELSEWHERE, "{mdts:?} after {took:?}");
+        come_back(&mut cluster, stopped, std::slice::from_ref(&top));
+        let there = top.join(format!("{role}.named"));
+        cluster.lfs(&["mkdir", "-i", &index.to_string(), text(&there)]).success();
+        assert_eq!(mdts_of(&cluster, &there), BTreeSet::from([index]), "it is back");
     }
     cluster.stop_and_check();
 }

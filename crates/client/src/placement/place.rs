@@ -1,7 +1,7 @@
 //! Choice of MDTs for new directories: round-robin while they are about equally full, weighted by free space
 //! and inodes otherwise. Pure. `docs/design/dne.md` describes it for users.
 //!
-//! - MDTs that are full or not connected are left out.
+//! - MDTs that are full, not connected, or do not answer a ping within a second are left out.
 //! - While all are about equally full, a directory stays with its parent, unless it is to be placed
 //!   round-robin.
 //! - Otherwise an MDT is drawn at random: chances are in proportion to weights, which are free space times
