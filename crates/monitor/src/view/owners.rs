@@ -5,8 +5,10 @@ use crate::sample::{Row, Snapshot, Value};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Families of an owner's figures, with their places in [`OwnerView`].
-const FIGURES: [(&str, fn(&mut OwnerView) -> &mut f64); 6] = [
+/// A family of an owner's figures, with its place in [`OwnerView`].
+type Figure = (&'static str, fn(&mut OwnerView) -> &mut f64);
+
+const FIGURES: [Figure; 6] = [
     ("nacre_owner_used_bytes", |owner| &mut owner.used),
     ("nacre_owner_soft_limit_bytes", |owner| &mut owner.soft),
     ("nacre_owner_hard_limit_bytes", |owner| &mut owner.hard),
