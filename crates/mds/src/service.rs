@@ -287,6 +287,17 @@ impl Mds {
         Ok(self.core.commits.answer(MdsReply::Peer(reply)))
     }
 
+    /// Executes a request of a client's recovery; `Replay` is executed before this.
+    fn run_recovery(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        match request {
+            MdsRequest::RunStart => {
+                Ok(self.core.commits.answer(MdsReply::RunStart(self.run_start(&caller.client)?)))
+            }
+            RecoveryDone => Ok(self.core.commits.answer(MdsReply::Done)),
+            _ => Err(Status::EPROTO),
+        }
+    }
+
     /// Executes a request about what the MDT records of changes and use.
     fn run_account(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         match request {
@@ -359,12 +370,7 @@ impl Mds {
             ReplayFileLocks { fid, locks } => self.sessions.replay_file_locks(caller, fid, locks),
             GetLock { fid, lock } => self.sessions.get_lock(caller, fid, lock),
             Changelog(_) | Quota(_) | DirUse(_) => self.run_account(caller, request),
-            MdsRequest::RunStart => {
-                Ok(self.core.commits.answer(MdsReply::RunStart(self.run_start(&caller.client)?)))
-            }
-            RecoveryDone => Ok(self.core.commits.answer(MdsReply::Done)),
-            // Executed before this.
-            Replay { .. } | DataChange { .. } => Err(Status::EPROTO),
+            RunStart | RecoveryDone | Replay { .. } | DataChange { .. } => self.run_recovery(caller, request),
             Ping => self.lease_of(caller),
             Intent { fid, name, handle } => self.intend(caller, fid, *name, *handle),
             Locks { request } => Ok(self.core.commits.answer(self.sessions.serve_locks(caller, request)?)),

@@ -16,6 +16,7 @@ pub mod dir;
 pub mod dir_use;
 mod file_lock;
 pub mod frame;
+mod lease;
 pub mod lock;
 pub mod mds;
 mod messages;

@@ -4,6 +4,7 @@ use crate::changelog::{ChangelogReply, ChangelogRequest};
 pub use crate::dir::{DirEntry, DirPage, InodeKind, ListedLayout};
 use crate::dir_use::{DirUseReply, DirUseRequest};
 pub use crate::file_lock::{FileLock, LockFamily, LockMode, LockOwner, ProcessLock, REPLAYED_LOCKS_MAX};
+pub use crate::lease::{LeaseGrant, LeaseKind};
 use crate::lock::LockRequest;
 use crate::peer::{PeerReply, PeerRequest};
 use crate::quota::{QuotaReply, QuotaRequest};
@@ -572,22 +573,6 @@ pub enum MdsRequest<'a> {
     RecoveryDone,
 }
 
-/// Guarantee for the owner of an open file while its lease holds. A lease ends without a notification when
-/// another client does what it excludes; its owner learns of that when it queries, returns or uses the lease.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u8)]
-pub enum LeaseKind {
-    /// No lease.
-    #[default]
-    None = 0,
-    /// No other client has opened the file for writing.
-    Read = 1,
-    /// No other client has opened the file.
-    Write = 2,
-    /// No other client reads or writes the data: they wait. Cannot be broken, ends with the handle.
-    Frozen = 3,
-}
-
 impl MdsRequest<'_> {
     /// True if the request changes something, so that a resend must not run twice.
     pub fn is_modifying(&self) -> bool {
@@ -630,15 +615,6 @@ impl MdsRequest<'_> {
                 | MdsRequest::RecoveryDone
         )
     }
-}
-
-/// Right of a client to cache, see the `lock` crate.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LeaseGrant {
-    /// True if the client is the only one, so that it may cache everything until the lease is revoked.
-    pub exclusive: bool,
-    /// Grows with every change of `exclusive` at this server.
-    pub epoch: u64,
 }
 
 /// Reply to a request; the request's doc names the variant.

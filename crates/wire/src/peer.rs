@@ -2,11 +2,7 @@
 
 use crate::codec::{Decode, DecodeResult, Encode, Reader, put_bytes, wire_enum, wire_lists, wire_struct};
 use crate::quota::{QuotaReport, QuotaRound};
-<<<<<<< HEAD
-use nacre_types::{ClientUuid, Fid, FileKind, Timestamp, TransNo, Xid};
-=======
-use nacre_types::{ClientUuid, Fid, FileKind, QuotaId, Timestamp, Xid};
->>>>>>> 919290c3 (Refuse files whose space exceeds the quota of a new owner)
+use nacre_types::{ClientUuid, Fid, FileKind, QuotaId, Timestamp, TransNo, Xid};
 
 /// Largest number of MDTs in one distributed transaction: as many as a striped directory may have.
 pub const PARTS_MAX: usize = 2000;

@@ -110,7 +110,7 @@ impl Kept {
         }
     }
 
-    /// Records that a change is lost for good; returns true if an `fsync` or `close` will report it.
+    /// Records that a change is lost, since it cannot be replayed; returns true if an `fsync` or `close` will report it.
     pub fn lose(&self, change: &ReplayedChange) -> bool {
         let mut lost = self.lost.lock();
         let mut is_reported = false;

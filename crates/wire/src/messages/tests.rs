@@ -4,6 +4,7 @@ mod changelog;
 mod dir_use;
 mod peer;
 mod quota;
+mod replay;
 mod roles;
 
 use super::*;
@@ -11,7 +12,6 @@ use crate::connect::{Connect, ConnectFlags, Connected, Refusal};
 use crate::lock::{IoLock, LockMessage, LockRequest, ServerMessage};
 use crate::mds::{ClosingData, DirEntry, DirPage, ListedLayout, LockRange};
 use crate::peer::PeerReply;
-use crate::replay::{DataChange, MessageBytes, ReplayedChange};
 use nacre_layout::{
     Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutRequest, LayoutSpec, Pattern,
     PoolName, StripeObject,
@@ -243,26 +243,6 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::LockFile { fid: fid(1), lock: process_lock(), wait: true, asked_ns: 17 },
         MdsRequest::RunStart,
         MdsRequest::MigrateFiles { moves: vec![(fid(1), fid(2))] },
-        MdsRequest::Replay {
-            changes: vec![ReplayedChange::new(
-                &cred(),
-                &MdsRequest::Unlink { parent: fid(1), name: b"name", directory: false },
-                &MdsAnswer {
-                    transno: TransNo(0x1235),
-                    ..MdsReply::Removed { fid: fid(2), attr: None }.into()
-                },
-            )],
-        },
-        MdsRequest::RecoveryDone,
-        MdsRequest::DataChange {
-            object: fid(1),
-            change: DataChange::Write { offset: 5, data: MessageBytes(b"bytes".to_vec()) },
-        },
-        MdsRequest::DataChange { object: fid(1), change: DataChange::Truncate { size: 7 } },
-        MdsRequest::DataChange {
-            object: fid(1),
-            change: DataChange::Fallocate { kind: FallocateKind::Punch, offset: 1, len: 2 },
-        },
     ]
 }
 
@@ -296,12 +276,6 @@ fn mds_replies() -> Vec<MdsReply> {
     let last = DirPage { end: true, ..DirPage::default() };
     vec![
         MdsReply::Done,
-        MdsReply::RunStart(crate::connect::RunStart {
-            run: 7,
-            boot_id: [9; 16],
-            losses: vec![TransNo(0x1234)],
-            replayed: TransNo(0x1235),
-        }),
         MdsReply::Statfs(statfs()),
         MdsReply::Sequence(0x2_0000_0500),
         MdsReply::Attr(attr()),
@@ -471,8 +445,6 @@ fn oss_replies() -> Vec<OssReply> {
         OssReply::Granted(11),
         OssReply::Locked(Outcome::Waiting),
         OssReply::Version { attr: ObjectAttr { size: 1, blocks: 8, mtime: None }, version: 9 },
-        OssReply::written(5).logged(TransNo(8), TransNo(7)),
-        OssReply::Attr(ObjectAttr { size: 5, blocks: 8, mtime: None }).logged(TransNo(8), TransNo(7)),
     ]
 }
 
@@ -648,6 +620,9 @@ fn golden_text() -> String {
     golden_lines("mds-reply", &quota::replies(), &mut out);
     golden_lines("oss-request", &quota::oss_requests(), &mut out);
     golden_lines("oss-reply", &quota::oss_replies(), &mut out);
+    golden_lines("mds-request", &replay::requests(), &mut out);
+    golden_lines("mds-reply", &replay::replies(), &mut out);
+    golden_lines("oss-reply", &replay::oss_replies(), &mut out);
     golden_lines("mds-request", &dir_use::requests(), &mut out);
     golden_lines("mds-reply", &dir_use::replies(), &mut out);
     out
@@ -762,6 +737,9 @@ fn all_golden() -> Vec<Vec<u8>> {
     all.extend(encoded(&changelog::replies()));
     all.extend(encoded(&quota::requests()));
     all.extend(encoded(&quota::replies()));
+    all.extend(encoded(&replay::requests()));
+    all.extend(encoded(&replay::replies()));
+    all.extend(encoded(&replay::oss_replies()));
     all.extend(encoded(&dir_use::requests()));
     all.extend(encoded(&dir_use::replies()));
     all.extend(encoded(&mds_replies()));
