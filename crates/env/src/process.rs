@@ -4,13 +4,21 @@
 //! the id is unused or belongs to a process that was started later. After a network failure, for another
 //! host, or for a container with a PID namespace of its own, the answer is "not known".
 
+use crate::sim;
 use nacre_types::ProcessIdentity;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
 /// Returns the identity of this process.
+///
+/// In a thread of a simulated process: that of the simulated one.
 pub fn own_process() -> ProcessIdentity {
+    if sim::is_any()
+        && let Some(identity) = sim::identity()
+    {
+        return identity;
+    }
     static OWN: OnceLock<ProcessIdentity> = OnceLock::new();
     *OWN.get_or_init(|| {
         let id =
@@ -30,6 +38,11 @@ pub fn own_process() -> ProcessIdentity {
 /// True if a process that ran on this host has certainly ended, so that no more messages of it can arrive.
 /// The caller guarantees that it ran on this host, in this or an earlier boot.
 pub fn has_ended(process: &ProcessIdentity) -> bool {
+    if sim::is_any()
+        && let Some(ended) = sim::is_ended(process)
+    {
+        return ended;
+    }
     let own = own_process();
     if process.pid == 0 || process.boot == [0; 16] || own.boot == [0; 16] {
         return false;

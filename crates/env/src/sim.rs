@@ -19,6 +19,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+mod process;
+
+pub use process::{ProcessNumber, act_as, add_process, end_process, pause_process, shift_wall};
+pub(crate) use process::{identity, is_ended};
+
+use process::Process;
+
 /// Simulated duration of each read of the clock, so that a loop that polls it ends.
 const LOOK: Duration = Duration::from_nanos(100);
 /// Wall clock at the start of simulations, in seconds since 1970.
@@ -93,6 +100,9 @@ struct State {
     time: Duration,
     running: usize,
     threads: Vec<Thread>,
+    processes: Vec<Process>,
+    /// Memory for the list of threads that can run.
+    ready: Vec<usize>,
     scopes: u32,
     steps: Vec<Step>,
     failure: Option<String>,
@@ -101,6 +111,7 @@ struct State {
 struct Thread {
     name: String,
     scope: Option<ScopeId>,
+    process: ProcessNumber,
     status: Status,
     /// True if the wait ended by its deadline.
     is_late: bool,
@@ -159,6 +170,15 @@ fn here() -> Option<Here> {
 #[inline]
 pub fn is_here() -> bool {
     is_any() && here().is_some()
+}
+
+/// Returns the seed of this thread's simulation and its number there, for other sources of randomness; `None`
+/// outside of simulations.
+pub fn number_here() -> Option<(u64, u32)> {
+    if !is_any() {
+        return None;
+    }
+    here().map(|here| (here.simulation.seed, here.thread as u32))
 }
 
 /// Runs `work` as the first thread of a simulation.
@@ -236,7 +256,12 @@ pub(crate) fn now() -> Option<Instant> {
 }
 
 pub(crate) fn wall() -> Option<SystemTime> {
-    here().map(|here| UNIX_EPOCH + BEGIN + here.simulation.look())
+    here().map(|here| {
+        let time = UNIX_EPOCH + BEGIN + here.simulation.look();
+        let shift_s = here.wall_shift_s();
+        let shift = Duration::from_secs(shift_s.unsigned_abs());
+        if shift_s < 0 { time - shift } else { time + shift }
+    })
 }
 
 /// Retries `attempt` until it succeeds and returns its result; `None` outside of a simulation.
@@ -454,6 +479,8 @@ impl Simulation {
                 time: Duration::ZERO,
                 running: 0,
                 threads: Vec::new(),
+                processes: vec![Process::outside()],
+                ready: Vec::new(),
                 scopes: 0,
                 steps: Vec::new(),
                 failure: None,
@@ -464,9 +491,12 @@ impl Simulation {
     fn add(&self, name: String, scope: Option<ScopeId>, at: &'static Location<'static>) -> usize {
         let mut state = self.state.lock();
         let baton = Arc::new(Condvar::new());
+        // Threads belong to the process of the one that starts them.
+        let process = state.threads.get(state.running).map_or(ProcessNumber::default(), |own| own.process);
         state.threads.push(Thread {
             name,
             scope,
+            process,
             status: Status::Ready,
             is_late: false,
             has_token: false,
@@ -538,14 +568,22 @@ impl State {
     fn next(&mut self, limit: Duration) -> Result<usize, String> {
         loop {
             self.wake_late();
-            let is_ready = |thread: &Thread| thread.status == Status::Ready;
-            let count = self.threads.iter().filter(|thread| is_ready(thread)).count();
-            if count > 0 {
-                let chosen = self.random.usize(..count);
-                let mut ready = self.threads.iter().enumerate().filter(|(_, thread)| is_ready(thread));
-                return ready.nth(chosen).map(|(index, _)| index).ok_or_else(|| "nobody is ready".to_owned());
+            let mut ready = std::mem::take(&mut self.ready);
+            ready.clear();
+            let is_ready =
+                |thread: &Thread| thread.status == Status::Ready && self.paused_until(thread) <= self.time;
+            let all = self.threads.iter().enumerate();
+            ready.extend(all.filter(|(_, thread)| is_ready(thread)).map(|(index, _)| index));
+            let chosen = (!ready.is_empty()).then(|| ready[self.random.usize(..ready.len())]);
+            self.ready = ready;
+            if let Some(chosen) = chosen {
+                return Ok(chosen);
             }
-            let Some(until) = self.threads.iter().filter_map(|thread| thread.status.until()).min() else {
+            let next = self.threads.iter().filter_map(|thread| match thread.status {
+                Status::Ready => Some(self.paused_until(thread)),
+                status => status.until(),
+            });
+            let Some(until) = next.min() else {
                 return Err(format!("all threads wait for each other:{}", self.describe()));
             };
             if until > limit {
@@ -553,6 +591,11 @@ impl State {
             }
             self.time = self.time.max(until);
         }
+    }
+
+    /// Returns the end of the pause of a thread's process.
+    fn paused_until(&self, thread: &Thread) -> Duration {
+        self.processes[thread.process.index()].paused_until()
     }
 
     /// Ends the waits whose deadline has passed.
