@@ -1,11 +1,11 @@
 //! A network in memory, for threads of a simulation: bytes arrive after a delay of its clock, and a test can
-//! break connections or partition one direction.
+//! break connections, partition directions, and end processes.
 
 use super::{END, EVENTS, Interest, Timeouts};
 use crate::tcp::socket::TICK;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
-use nacre_types::{Status, StatusResult};
+use nacre_types::{ProcessIdentity, Status, StatusResult};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
@@ -36,18 +36,36 @@ pub struct SimulatedNetwork {
 
 struct State {
     delay: Duration,
-    /// Connections that are not accepted yet: their number, the client's address, and when they arrive.
-    listeners: BTreeMap<SocketAddr, VecDeque<(u64, SocketAddr, Instant)>>,
+    /// Generator of further delays, and the longest of them.
+    jitter: (fastrand::Rng, Duration),
+    listeners: BTreeMap<SocketAddr, Listening>,
     links: BTreeMap<u64, Link>,
     cut: BTreeSet<(SocketAddr, Way)>,
+    /// Hosts that do not reach others: from, to; `None` for all.
+    severed: BTreeSet<(Option<IpAddr>, Option<IpAddr>)>,
+    /// Addresses of hosts, by machine.
+    hosts: BTreeMap<[u8; 16], IpAddr>,
+    /// Processes that have ended: their threads may still run, and reach nothing.
+    ended: Vec<ProcessIdentity>,
     polls: BTreeMap<u64, Watched>,
     next: u64,
     next_port: u16,
 }
 
+/// A listening address.
+struct Listening {
+    /// Number of the listener.
+    id: u64,
+    process: ProcessIdentity,
+    /// Connections that are not accepted yet: their number, the client's address, and when they arrive.
+    queue: VecDeque<(u64, SocketAddr, Instant)>,
+}
+
 /// A connection.
 struct Link {
     server: SocketAddr,
+    client: IpAddr,
+    processes: [ProcessIdentity; 2],
     to_server: Pipe,
     to_client: Pipe,
     is_broken: bool,
@@ -77,7 +95,7 @@ struct Watched {
 #[derive(Clone, Copy)]
 pub(in crate::tcp) enum Source {
     Stream(u64, Way),
-    Listener(SocketAddr),
+    Listener(SocketAddr, u64),
 }
 
 impl Pipe {
@@ -132,10 +150,9 @@ impl State {
     /// Returns true if something can be received from this source, if only the end.
     fn is_ready(&self, source: Source, now: Instant) -> bool {
         match source {
-            Source::Listener(addr) => self
-                .listeners
-                .get(&addr)
-                .is_none_or(|queue| queue.front().is_some_and(|first| first.2 <= now)),
+            Source::Listener(addr, id) => self
+                .listening(addr, id)
+                .is_none_or(|listening| listening.queue.front().is_some_and(|first| first.2 <= now)),
             Source::Stream(id, way) => self.links.get(&id).is_none_or(|link| {
                 let pipe = link.pipe(way);
                 let has_come = pipe.chunks.front().is_some_and(|(at, _)| *at <= now);
@@ -145,15 +162,32 @@ impl State {
         }
     }
 
+    fn listening(&self, addr: SocketAddr, id: u64) -> Option<&Listening> {
+        self.listeners.get(&addr).filter(|listening| listening.id == id)
+    }
+
     fn is_cut(&self, link: &Link, way: Way) -> bool {
-        self.cut.contains(&(link.server, way))
+        self.cut.contains(&(link.server, way)) || self.is_severed(link.client, link.server.ip(), way)
+    }
+
+    fn is_severed(&self, client: IpAddr, server: IpAddr, way: Way) -> bool {
+        let (from, to) = if way == Way::ToServer { (client, server) } else { (server, client) };
+        let pairs = [(Some(from), Some(to)), (Some(from), None), (None, Some(to))];
+        pairs.iter().any(|pair| self.severed.contains(pair))
+    }
+
+    /// Returns the delay of the next bytes.
+    fn delay(&mut self) -> Duration {
+        let (random, most) = &mut self.jitter;
+        if most.is_zero() { self.delay } else { self.delay + most.mul_f64(random.f64()) }
     }
 
     /// Returns when the next bytes arrive.
     fn next_arrival(&self, now: Instant) -> Option<Instant> {
         let pipes = self.links.values().flat_map(|link| [&link.to_server, &link.to_client]);
         let chunks = pipes.filter_map(|pipe| pipe.chunks.front().map(|(at, _)| *at));
-        let calls = self.listeners.values().filter_map(|queue| queue.front().map(|first| first.2));
+        let calls =
+            self.listeners.values().filter_map(|listening| listening.queue.front().map(|first| first.2));
         chunks.chain(calls).filter(|at| *at > now).min()
     }
 
@@ -169,6 +203,10 @@ impl SimulatedNetwork {
         Arc::new(SimulatedNetwork {
             state: Mutex::new(State {
                 delay,
+                jitter: (fastrand::Rng::with_seed(0), Duration::ZERO),
+                severed: BTreeSet::new(),
+                hosts: BTreeMap::new(),
+                ended: Vec::new(),
                 listeners: BTreeMap::new(),
                 links: BTreeMap::new(),
                 cut: BTreeSet::new(),
@@ -196,6 +234,48 @@ impl SimulatedNetwork {
     /// Ends a partition.
     pub fn join(&self, server: SocketAddr, way: Way) {
         self.change(|state| state.cut.remove(&(server, way)));
+    }
+
+    /// Adds a further delay to all bytes, up to `most`, as a generator with this seed determines.
+    pub fn jitter(&self, seed: u64, most: Duration) {
+        self.change(|state| state.jitter = (fastrand::Rng::with_seed(seed), most));
+    }
+
+    /// Sets the address from which the processes of a machine connect.
+    pub fn place(&self, machine: [u8; 16], address: IpAddr) {
+        self.change(|state| state.hosts.insert(machine, address));
+    }
+
+    /// Partitions hosts: bytes from the first to the second, `None` for all, arrive only after
+    /// [`SimulatedNetwork::rejoin`].
+    pub fn sever(&self, from: Option<IpAddr>, to: Option<IpAddr>) {
+        self.change(|state| state.severed.insert((from, to)));
+    }
+
+    /// Ends such a partition.
+    pub fn rejoin(&self, from: Option<IpAddr>, to: Option<IpAddr>) {
+        self.change(|state| state.severed.remove(&(from, to)));
+    }
+
+    /// Ends a process: its connections break, its listening addresses close, and if its threads still run,
+    /// they reach nothing.
+    pub fn end_process(&self, process: &ProcessIdentity) {
+        self.change(|state| {
+            state.ended.push(*process);
+            let ended = state.listeners.extract_if(.., |_, listening| listening.process == *process);
+            let unaccepted: Vec<u64> =
+                ended.flat_map(|(_, listening)| listening.queue).map(|(id, _, _)| id).collect();
+            for id in unaccepted {
+                state.links.entry(id).and_modify(|link| link.ends -= 1);
+            }
+            let links = state.links.values_mut().filter(|link| link.processes.contains(process));
+            links.for_each(|link| link.is_broken = true);
+        });
+    }
+
+    /// Returns the number of connections that exist.
+    pub fn connections(&self) -> usize {
+        self.state.lock().links.len()
     }
 
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
@@ -232,11 +312,14 @@ impl SimulatedNetwork {
         let mut state = self.state.lock();
         let port = if addr.port() == 0 { state.free_port() } else { addr.port() };
         let addr = SocketAddr::new(addr.ip(), port);
-        if state.listeners.contains_key(&addr) {
+        let process = nacre_env::own_process();
+        if state.listeners.contains_key(&addr) || state.ended.contains(&process) {
             return Err(ErrorKind::AddrInUse.into());
         }
-        state.listeners.insert(addr, VecDeque::new());
-        Ok(Listener { network: self.clone(), addr })
+        state.next += 1;
+        let id = state.next;
+        state.listeners.insert(addr, Listening { id, process, queue: VecDeque::new() });
+        Ok(Listener { network: self.clone(), addr, id })
     }
 
     pub(super) fn connect(
@@ -244,25 +327,36 @@ impl SimulatedNetwork {
         server: SocketAddr,
         go_on: &dyn Fn() -> StatusResult<()>,
     ) -> StatusResult<Stream> {
+        let process = nacre_env::own_process();
         loop {
             let until = Instant::now() + TICK;
             let connected = self.wait(Some(until), |state, now| {
+                if state.ended.contains(&process) {
+                    return Some(None);
+                }
+                let client = state.hosts.get(&process.machine).copied().unwrap_or(server.ip());
+                let is_cut = |way: &Way| {
+                    state.cut.contains(&(server, *way)) || state.is_severed(client, server.ip(), *way)
+                };
                 // A connect needs both directions.
-                if [Way::ToServer, Way::ToClient].iter().any(|way| state.cut.contains(&(server, *way))) {
+                if [Way::ToServer, Way::ToClient].iter().any(is_cut) {
                     return None;
                 }
-                let (id, arrives) = (state.next, now + state.delay);
-                let caller = SocketAddr::new(server.ip(), state.free_port());
-                let Some(queue) = state.listeners.get_mut(&server) else { return Some(None) };
-                queue.push_back((id, caller, arrives));
-                state.next += 1;
+                let (id, arrives) = (state.next + 1, now + state.delay());
+                let caller = SocketAddr::new(client, state.free_port());
+                let Some(listening) = state.listeners.get_mut(&server) else { return Some(None) };
+                listening.queue.push_back((id, caller, arrives));
+                state.next = id;
                 let (to_server, to_client) = (Pipe::default(), Pipe::default());
-                state.links.insert(id, Link { server, to_server, to_client, is_broken: false, ends: 2 });
-                Some(Some(id))
+                let processes = [process, listening.process];
+                let link =
+                    Link { server, client, processes, to_server, to_client, is_broken: false, ends: 2 };
+                state.links.insert(id, link);
+                Some(Some((id, client)))
             });
             match connected {
-                Some(Some(id)) => {
-                    let (network, own) = (self.clone(), server.ip());
+                Some(Some((id, own))) => {
+                    let network = self.clone();
                     return Ok(Stream { network, id, own, way: Way::ToServer, timeouts: None });
                 }
                 Some(None) => return Err(Status::ECONNREFUSED),
@@ -328,7 +422,7 @@ impl Stream {
     pub(super) fn send(&self, pieces: &[IoSlice<'_>], waits: bool) -> io::Result<usize> {
         let until = self.until(waits, |timeouts| timeouts.send);
         let sent = self.network.wait(Some(until), |state, now| {
-            let arrives = now + state.delay;
+            let arrives = now + state.delay();
             let Some(link) = state.links.get_mut(&self.id) else { return Some(Err(ErrorKind::BrokenPipe)) };
             if link.is_broken {
                 return Some(Err(ErrorKind::ConnectionReset));
@@ -406,6 +500,7 @@ impl Drop for Stream {
 pub(in crate::tcp) struct Listener {
     network: Arc<SimulatedNetwork>,
     addr: SocketAddr,
+    id: u64,
 }
 
 impl Listener {
@@ -414,13 +509,14 @@ impl Listener {
     }
 
     pub(super) fn source(&self) -> Source {
-        Source::Listener(self.addr)
+        Source::Listener(self.addr, self.id)
     }
 
     pub(super) fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         let now = Instant::now();
         let mut state = self.network.state.lock();
-        let queue = state.listeners.get_mut(&self.addr).ok_or(ErrorKind::InvalidInput)?;
+        let listening = state.listeners.get_mut(&self.addr).filter(|listening| listening.id == self.id);
+        let queue = &mut listening.ok_or(ErrorKind::InvalidInput)?.queue;
         if queue.front().is_none_or(|(_, _, at)| *at > now) {
             return Err(ErrorKind::WouldBlock.into());
         }
@@ -432,7 +528,11 @@ impl Listener {
     /// Stops listening and breaks the connections that were not accepted.
     pub(super) fn close(&self) {
         self.network.change(|state| {
-            for (id, _, _) in state.listeners.remove(&self.addr).into_iter().flatten() {
+            if state.listening(self.addr, self.id).is_none() {
+                return;
+            }
+            let ended = state.listeners.remove(&self.addr);
+            for (id, _, _) in ended.into_iter().flat_map(|listening| listening.queue) {
                 if let Some(link) = state.links.get_mut(&id) {
                     (link.is_broken, link.ends) = (true, link.ends - 1);
                 }
