@@ -28,8 +28,7 @@ mod spin;
 mod superblock;
 mod tail;
 mod wal;
-#[cfg(test)]
-pub(crate) mod witness;
+pub mod witness;
 
 use nacre_env::thread::JoinHandle;
 use std::ops::Bound;

@@ -23,7 +23,6 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::error::{MetaError, Result};
-#[cfg(test)]
 use super::witness::{SegmentWitness, Way};
 
 /// Returns the name of segment file `slot`.
@@ -50,7 +49,6 @@ pub(crate) struct Segment {
     direct: Option<File>,
     len: usize,
     mapping: Option<Mapping>,
-    #[cfg(test)]
     witness: Option<SegmentWitness>,
 }
 
@@ -144,17 +142,8 @@ impl Segment {
         let maps = mapped.unwrap_or_else(|| overwrites_in_place(&file));
         let mapping = maps.then(|| Mapping::new(&file, len)).transpose().map_err(io("map"))?;
         let direct = maps.then(|| open_direct(path)).flatten();
-        #[cfg(test)]
         let witness = SegmentWitness::of_next(path);
-        Ok(Segment {
-            path: path.to_owned(),
-            file,
-            direct,
-            len,
-            mapping,
-            #[cfg(test)]
-            witness,
-        })
+        Ok(Segment { path: path.to_owned(), file, direct, len, mapping, witness })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -203,7 +192,6 @@ impl Segment {
             mapping.copy_in(offset, parts[0]);
             mapping.copy_in(offset + parts[0].len(), parts[1]);
         }
-        #[cfg(test)]
         self.tell(Way::Mapping, offset, &parts);
         true
     }
@@ -225,7 +213,6 @@ impl Segment {
                 self.file.write_all_at(parts[1], (offset + parts[0].len()) as u64)?;
             }
         }
-        #[cfg(test)]
         self.tell(Way::Call, offset, &parts);
         Ok(())
     }
@@ -247,7 +234,6 @@ impl Segment {
             // For example an alignment that the file system did not report. Direct I/O is only a faster way.
             Ok(_) | Err(_) => return Ok(false),
         }
-        #[cfg(test)]
         self.tell(Way::Direct, offset, &[pages]);
         Ok(true)
     }
@@ -256,7 +242,6 @@ impl Segment {
         assert!(offset <= self.len && len <= self.len - offset, "write inside the segment");
     }
 
-    #[cfg(test)]
     fn tell(&self, way: Way, offset: usize, parts: &[&[u8]]) {
         self.witness.iter().for_each(|witness| witness.wrote(way, offset, parts));
     }
@@ -304,7 +289,6 @@ impl Segment {
 
     /// Makes everything written durable.
     pub(crate) fn persist(&self) -> io::Result<()> {
-        #[cfg(test)]
         if let Some(witness) = &self.witness {
             return witness.flushing(|| self.file.sync_data());
         }

@@ -1,22 +1,24 @@
-//! A simulated medium next to the log's files, for tests: it holds flushed bytes, and remembers later writes.
+//! A simulated medium next to the log's files, for tests and simulations: it holds flushed bytes, and remembers later writes.
 //!
 //! The log notifies it of a write when the kernel has it, and of the beginning and end of a flush. So it
 //! knows the states that a power cut at any of these moments can leave, which the files themselves do not
 //! show.
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::sync::Arc;
 
 use nacre_env::sync::Mutex;
 
 use super::log::SEGMENTS;
+use super::segment::segment_path;
 
 /// Bytes that are written atomically.
 const SECTOR: usize = 512;
 
 /// Way of a record to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub enum Way {
     /// By a copy into the mapping of the file.
     Mapping,
     /// By a call into the page cache.
@@ -26,8 +28,8 @@ pub(crate) enum Way {
 }
 
 /// State of one segment on the medium.
-#[derive(Clone, Default)]
-pub(crate) struct Image {
+#[derive(Clone, Debug, Default)]
+pub struct Image {
     flushed: Vec<u8>,
     /// Offsets and bytes of the writes that no flush has covered, in order.
     written: Vec<(usize, Vec<u8>)>,
@@ -37,7 +39,7 @@ impl Image {
     /// Returns a state that a power cut can leave: each sector is as it was flushed, or as one of the later
     /// writes left it. `choose` receives the number of versions of a written sector, and returns the index of
     /// one.
-    pub(crate) fn after_cut(&self, choose: &mut dyn FnMut(usize) -> usize) -> Vec<u8> {
+    pub fn after_cut(&self, choose: &mut dyn FnMut(usize) -> usize) -> Vec<u8> {
         let mut versions: Vec<Vec<[u8; SECTOR]>> = vec![Vec::new(); self.flushed.len() / SECTOR];
         for (offset, bytes) in &self.written {
             let end = offset + bytes.len();
@@ -67,16 +69,28 @@ impl Image {
     }
 }
 
-/// The medium, and counts of the writes by way.
-#[derive(Clone, Default)]
-pub(crate) struct Medium {
-    pub(crate) images: [Image; SEGMENTS],
+/// The medium: all segments, and counts of the writes by way.
+#[derive(Clone, Debug, Default)]
+pub struct Medium {
+    /// States of the segments.
+    pub images: [Image; SEGMENTS],
     ways: Vec<Way>,
 }
 
 impl Medium {
+    /// Stores a state that a power cut can leave in the directory `dir` of the store, as [`Image::after_cut`].
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn cut(&self, dir: &Path, choose: &mut dyn FnMut(usize) -> usize) -> std::io::Result<()> {
+        for (slot, image) in self.images.iter().enumerate() {
+            std::fs::write(segment_path(dir, slot), image.after_cut(choose))?;
+        }
+        Ok(())
+    }
+
     /// Returns the number of writes of this way.
-    pub(crate) fn count(&self, way: Way) -> usize {
+    pub fn count(&self, way: Way) -> usize {
         self.ways.iter().filter(|other| **other == way).count()
     }
 }
@@ -85,7 +99,7 @@ impl Medium {
 type Look = dyn Fn(&Medium) + Send + Sync;
 
 /// See the [module documentation](self).
-pub(crate) struct Witness {
+pub struct Witness {
     medium: Mutex<Medium>,
     look: Box<Look>,
 }
@@ -102,13 +116,26 @@ thread_local! {
     static NEXT: RefCell<Vec<Arc<Witness>>> = const { RefCell::new(Vec::new()) };
 }
 
+impl std::fmt::Debug for Witness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("witness of a log")
+    }
+}
+
 impl Witness {
-    pub(crate) fn new(look: impl Fn(&Medium) + Send + Sync + 'static) -> Arc<Witness> {
+    /// Creates a witness of an empty medium, which calls `look` after each write, and before and after each
+    /// flush.
+    pub fn new(look: impl Fn(&Medium) + Send + Sync + 'static) -> Arc<Witness> {
         Arc::new(Witness { medium: Mutex::default(), look: Box::new(look) })
     }
 
+    /// Creates a witness of a medium with this state, for a store that opens again after its process ended.
+    pub fn of_medium(medium: Medium) -> Arc<Witness> {
+        Arc::new(Witness { medium: Mutex::new(medium), look: Box::new(|_| {}) })
+    }
+
     /// Reports to this witness everything that the store opened by `open` on this thread does from then on.
-    pub(crate) fn watch<R>(self: &Arc<Self>, open: impl FnOnce() -> R) -> R {
+    pub fn watch<R>(self: &Arc<Self>, open: impl FnOnce() -> R) -> R {
         NEXT.with(|next| *next.borrow_mut() = vec![self.clone(); SEGMENTS]);
         let opened = open();
         NEXT.with(|next| next.borrow_mut().clear());
@@ -116,7 +143,7 @@ impl Witness {
     }
 
     /// Returns the current state of the medium.
-    pub(crate) fn medium(&self) -> Medium {
+    pub fn medium(&self) -> Medium {
         self.medium.lock().clone()
     }
 
@@ -129,11 +156,16 @@ impl Witness {
 
 impl SegmentWitness {
     /// Returns the witness of the segment that is being opened, if there is one. The file's content counts as
-    /// flushed.
-    pub(crate) fn of_next(path: &std::path::Path) -> Option<SegmentWitness> {
+    /// flushed, unless the medium knows the segment.
+    pub(crate) fn of_next(path: &Path) -> Option<SegmentWitness> {
         let witness = NEXT.with(|next| next.borrow_mut().pop())?;
         let slot = (0..SEGMENTS).find(|slot| path.ends_with(format!("wal.{slot}"))).expect("a segment");
-        witness.medium.lock().images[slot].flushed = std::fs::read(path).expect("read");
+        let mut medium = witness.medium.lock();
+        let image = &mut medium.images[slot];
+        if image.flushed.is_empty() {
+            image.flushed = std::fs::read(path).expect("read");
+        }
+        drop(medium);
         Some(SegmentWitness { witness, slot })
     }
 

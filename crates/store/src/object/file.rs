@@ -26,6 +26,7 @@ mod fetch;
 mod handle;
 mod io;
 mod local;
+pub mod memory;
 pub(super) mod ops;
 pub(super) mod options;
 mod recover;
@@ -119,6 +120,18 @@ impl FileStore {
     /// [`ObjectError::OtherIndex`], [`ObjectError::Damaged`] if the index is inconsistent.
     pub fn open(dir: &Path, options: FileStoreOptions) -> Result<FileStore> {
         FileStore::open_on(dir, options, Tree::open, ahead::Shared::of)
+    }
+
+    /// Opens the store as [`FileStore::open`] does, with its slot files in memory; its index is in `dir`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_in_memory(
+        dir: &Path,
+        options: FileStoreOptions,
+        files: &Arc<memory::Tree>,
+    ) -> Result<FileStore> {
+        FileStore::open_on(dir, options, |_, _| Ok(Tree::Memory(files.clone())), ahead::Shared::of)
     }
 
     /// Opens the store as [`FileStore::open`] does; `tree` opens the directory of its slot files, creating it
@@ -465,8 +478,8 @@ fn read_state(index: &MetaStore, dir: &Path, directory: &Directory) -> Result<bo
 
 /// Returns a number that differs after each start of the host.
 pub(super) fn boot_identity() -> u64 {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    // FNV-1a: it only matters that different texts give different numbers.
-    text.bytes()
+    // FNV-1a: it only matters that different identities give different numbers.
+    let boot = nacre_env::own_process().boot;
+    boot.into_iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }

@@ -6,7 +6,6 @@
 
 mod direct;
 mod fetch;
-#[cfg(any(test, feature = "conformance"))]
 mod memory;
 pub mod model;
 mod ring;
@@ -16,7 +15,6 @@ mod tests;
 
 pub use crate::aligned::AlignedBuffer;
 pub use direct::{DirectDevice, DirectDeviceOptions};
-#[cfg(any(test, feature = "conformance"))]
 pub use memory::{Fault, MemoryDevice};
 
 use rustix::io::Errno;

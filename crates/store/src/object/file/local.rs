@@ -1,11 +1,11 @@
 //! The directory of slot files and the files in it, on a local file system.
 //!
 //! All operations of a store on its slot files go through this module: each is one system call, repeated if a
-//! signal interrupted it. Tests substitute files in memory, of which a power cut loses unsynced data.
+//! signal interrupted it. Simulations substitute files in memory, of which a power
+//! cut loses unsynced data.
 
+use super::memory;
 use super::ops::retry;
-#[cfg(test)]
-use super::tests::memory;
 use crate::object::fiemap;
 use nacre_types::Timestamp;
 use rustix::fs::{self, Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatVfs};
@@ -57,7 +57,6 @@ impl From<fs::Stat> for FileStat {
 /// An open slot file.
 pub(super) enum SlotFile {
     Kernel(OwnedFd),
-    #[cfg(test)]
     Memory(memory::File),
 }
 
@@ -67,7 +66,6 @@ impl SlotFile {
     pub(super) fn kernel(&self) -> Option<BorrowedFd<'_>> {
         match self {
             SlotFile::Kernel(fd) => Some(fd.as_fd()),
-            #[cfg(test)]
             SlotFile::Memory(_) => None,
         }
     }
@@ -76,8 +74,7 @@ impl SlotFile {
     fn write(&self, offset: u64, data: &[u8]) -> Result<usize> {
         match self {
             SlotFile::Kernel(fd) => retry(|| rustix::io::pwrite(fd, data, offset)),
-            #[cfg(test)]
-            SlotFile::Memory(file) => Ok(file.write(offset, data)),
+            SlotFile::Memory(file) => file.write(offset, data),
         }
     }
 
@@ -85,7 +82,6 @@ impl SlotFile {
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         match self {
             SlotFile::Kernel(fd) => retry(|| rustix::io::pread(fd, &mut *buffer, offset)),
-            #[cfg(test)]
             SlotFile::Memory(file) => Ok(file.read(offset, buffer)),
         }
     }
@@ -98,7 +94,6 @@ impl SlotFile {
                 let mut slices = [IoSliceMut::new(buffer)];
                 rustix::io::preadv2(fd, &mut slices, offset, ReadWriteFlags::NOWAIT)
             }
-            #[cfg(test)]
             SlotFile::Memory(file) => Ok(file.read(offset, buffer)),
         }
     }
@@ -132,7 +127,6 @@ impl SlotFile {
     pub(super) fn stat(&self) -> Result<FileStat> {
         match self {
             SlotFile::Kernel(fd) => fs::fstat(fd).map(FileStat::from),
-            #[cfg(test)]
             SlotFile::Memory(file) => Ok(file.stat()),
         }
     }
@@ -140,7 +134,6 @@ impl SlotFile {
     pub(super) fn set_size(&self, size: u64) -> Result<()> {
         match self {
             SlotFile::Kernel(fd) => retry(|| fs::ftruncate(fd, size)),
-            #[cfg(test)]
             SlotFile::Memory(file) => file.set_size(size),
         }
     }
@@ -148,7 +141,6 @@ impl SlotFile {
     pub(super) fn allocate(&self, how: FallocateFlags, offset: u64, len: u64) -> Result<()> {
         match self {
             SlotFile::Kernel(fd) => retry(|| fs::fallocate(fd, how, offset, len)),
-            #[cfg(test)]
             SlotFile::Memory(file) => file.allocate(how, offset, len),
         }
     }
@@ -175,7 +167,6 @@ impl SlotFile {
     pub(super) fn sync_data(&self) -> Result<()> {
         match self {
             SlotFile::Kernel(fd) => retry(|| fs::fdatasync(fd)),
-            #[cfg(test)]
             SlotFile::Memory(file) => file.sync(),
         }
     }
@@ -184,7 +175,6 @@ impl SlotFile {
     pub(super) fn sync(&self) -> Result<()> {
         match self {
             SlotFile::Kernel(fd) => retry(|| fs::fsync(fd)),
-            #[cfg(test)]
             SlotFile::Memory(file) => file.sync(),
         }
     }
@@ -193,7 +183,6 @@ impl SlotFile {
     pub(super) fn seek(&self, from: SeekFrom) -> Result<u64> {
         match self {
             SlotFile::Kernel(fd) => fs::seek(fd, from),
-            #[cfg(test)]
             SlotFile::Memory(file) => file.seek(from),
         }
     }
@@ -205,7 +194,6 @@ impl SlotFile {
                 let mtime = fs::Timespec { tv_sec: mtime.sec, tv_nsec: mtime.nsec.into() };
                 fs::futimens(fd, &fs::Timestamps { last_access: omit, last_modification: mtime })
             }
-            #[cfg(test)]
             SlotFile::Memory(_) => Ok(()),
         }
     }
@@ -263,7 +251,6 @@ impl SlotFile {
 /// The directory above all slot files.
 pub(super) enum Tree {
     Kernel(OwnedFd),
-    #[cfg(test)]
     Memory(std::sync::Arc<memory::Tree>),
 }
 
@@ -280,7 +267,6 @@ impl Tree {
     pub(super) fn kernel(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Tree::Kernel(fd) => Some(fd.as_fd()),
-            #[cfg(test)]
             Tree::Memory(_) => None,
         }
     }
@@ -292,7 +278,6 @@ impl Tree {
                 let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
                 fs::openat(fd, path, flags, Mode::RUSR | Mode::WUSR).map(SlotFile::Kernel)
             }
-            #[cfg(test)]
             Tree::Memory(tree) => tree.open_file(path, flags).map(SlotFile::Memory),
         }
     }
@@ -301,7 +286,6 @@ impl Tree {
     pub(super) fn stat(&self, path: &str) -> Result<Option<FileStat>> {
         let found = match self {
             Tree::Kernel(fd) => fs::statat(fd, path, AtFlags::SYMLINK_NOFOLLOW).map(FileStat::from),
-            #[cfg(test)]
             Tree::Memory(tree) => tree.open_file(path, OFlags::empty()).map(|file| file.stat()),
         };
         match found {
@@ -314,7 +298,6 @@ impl Tree {
     pub(super) fn make_directory(&self, name: &str) -> Result<()> {
         match self {
             Tree::Kernel(fd) => make_directory(fd.as_fd(), Path::new(name)),
-            #[cfg(test)]
             Tree::Memory(tree) => tree.make_directory(name),
         }
     }
@@ -326,7 +309,6 @@ impl Tree {
                 Err(Errno::NOENT) => Ok(None),
                 other => names(&other?).map(Some),
             },
-            #[cfg(test)]
             Tree::Memory(tree) => Ok(tree.names(name)),
         }
     }
@@ -338,7 +320,6 @@ impl Tree {
                 let directory = open_directory(fd.as_fd(), Path::new(name))?;
                 retry(|| fs::fsync(&directory))
             }
-            #[cfg(test)]
             Tree::Memory(tree) => tree.sync_directory(name),
         }
     }
@@ -347,7 +328,6 @@ impl Tree {
     pub(super) fn sync_top(&self) -> Result<()> {
         match self {
             Tree::Kernel(fd) => retry(|| fs::fsync(fd)),
-            #[cfg(test)]
             Tree::Memory(tree) => tree.sync_top(),
         }
     }
@@ -356,7 +336,6 @@ impl Tree {
     pub(super) fn sync_all(&self) -> Result<()> {
         match self {
             Tree::Kernel(fd) => retry(|| fs::syncfs(fd)),
-            #[cfg(test)]
             Tree::Memory(tree) => tree.sync_all(),
         }
     }
@@ -365,7 +344,6 @@ impl Tree {
     pub(super) fn space(&self) -> Result<StatVfs> {
         match self {
             Tree::Kernel(fd) => fs::fstatvfs(fd),
-            #[cfg(test)]
             Tree::Memory(tree) => Ok(tree.space()),
         }
     }

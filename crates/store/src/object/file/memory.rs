@@ -1,4 +1,4 @@
-//! Slot files in memory, of which a power cut loses unsynced data.
+//! Slot files in memory, of which a power cut loses unsynced data, and which fail on request, for tests.
 //!
 //! A file records its content after each change since its last sync; a cut leaves one of its sizes and, for
 //! each of its pages, any version. Unsynced names and directories may be lost.
@@ -17,7 +17,11 @@ const PAGE: u64 = 4096;
 const BLOCKS: u64 = 1 << 20;
 
 type Result<T> = std::result::Result<T, Errno>;
-type Page = [u8; PAGE as usize];
+type Page = Arc<[u8; PAGE as usize]>;
+
+fn zeros() -> Page {
+    Arc::new([0; PAGE as usize])
+}
 
 /// Content of a file: missing pages are holes.
 #[derive(Clone, Default)]
@@ -42,7 +46,7 @@ impl Content {
             if frees && part.len() as u64 == PAGE {
                 self.pages.remove(&page);
             } else if let Some(bytes) = self.pages.get_mut(&page) {
-                bytes[part].fill(0);
+                Arc::make_mut(bytes)[part].fill(0);
             }
         });
     }
@@ -51,7 +55,7 @@ impl Content {
         self.size = size;
         self.pages.retain(|page, _| page * PAGE < size);
         if let Some(bytes) = self.pages.get_mut(&(size / PAGE)) {
-            bytes[(size % PAGE) as usize..].fill(0);
+            Arc::make_mut(bytes)[(size % PAGE) as usize..].fill(0);
         }
     }
 }
@@ -69,13 +73,13 @@ impl Versions {
         self.0.drain(..self.0.len() - 1);
     }
 
-    fn after_cut(&self, random: &mut fastrand::Rng) -> Versions {
-        let mut left = Content { size: random.choice(&self.0).expect("one").size, ..Content::default() };
+    fn after_cut(&self, choose: Choice<'_>) -> Versions {
+        let mut any = || self.0.get(choose(self.0.len())).unwrap_or(self.now());
+        let mut left = Content { size: any().size, ..Content::default() };
         for version in &self.0 {
             for page in version.pages.keys() {
-                let of = random.choice(&self.0).expect("one");
-                match of.pages.get(page) {
-                    Some(bytes) => drop(left.pages.insert(*page, *bytes)),
+                match any().pages.get(page) {
+                    Some(bytes) => drop(left.pages.insert(*page, bytes.clone())),
                     None => drop(left.pages.remove(page)),
                 }
             }
@@ -83,7 +87,7 @@ impl Versions {
         let size = left.size;
         for (page, bytes) in &mut left.pages {
             let inside = size.saturating_sub(page * PAGE).min(PAGE);
-            bytes[inside as usize..].fill(0);
+            Arc::make_mut(bytes)[inside as usize..].fill(0);
         }
         Versions(vec![left])
     }
@@ -101,9 +105,23 @@ struct State {
     names: BTreeMap<String, Name>,
     /// Directories by name, with whether they are durable.
     directories: BTreeMap<String, bool>,
+    limits: Limits,
+}
+
+/// Faults of the medium, which end when others are set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Limits {
+    /// Pages that are in use at most; further ones fail with ENOSPC. `None`: 4 GiB.
+    pub pages_max: Option<u64>,
+    /// Writes and syncs fail with EIO.
+    pub fails: bool,
 }
 
 impl State {
+    fn used_pages(&self) -> u64 {
+        self.files.iter().map(|file| file.now().pages.len() as u64).sum()
+    }
+
     fn sync_names(&mut self, directory: &str) {
         for (path, name) in &mut self.names {
             name.is_durable |= path.split('/').next() == Some(directory);
@@ -114,9 +132,12 @@ impl State {
 /// Called once, under the lock of the state, so that no file changes meanwhile.
 type Look = Box<dyn FnOnce(&Tree) + Send>;
 
+/// Chooses one of so many versions.
+type Choice<'a> = &'a mut dyn FnMut(usize) -> usize;
+
 /// See the [module documentation](self).
 #[derive(Default)]
-pub(in crate::object::file) struct Tree {
+pub struct Tree {
     state: Mutex<State>,
     /// Number of changes and syncs before a call of the function.
     look: Mutex<Option<(u64, Look)>>,
@@ -124,26 +145,53 @@ pub(in crate::object::file) struct Tree {
     pub(super) forgets: AtomicBool,
 }
 
+impl std::fmt::Debug for Tree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("slot files in memory")
+    }
+}
+
 impl Tree {
     /// Calls `look` with the state that a power cut leaves after `steps` more changes and syncs of files.
+    #[cfg(test)]
     pub(super) fn cut_after(&self, steps: u64, look: impl FnOnce(&Tree) + Send + 'static) {
         *self.look.lock() = Some((steps, Box::new(look)));
     }
 
-    /// Returns the state that a power cut leaves at this moment.
-    fn after_cut(state: &State, random: &mut fastrand::Rng) -> Tree {
+    /// Returns the files as a power cut at this moment may leave them: for each unsynced page, size and name
+    /// `choose` picks one of so many versions, the first of which is the durable one.
+    pub fn after_power_cut(&self, choose: Choice<'_>) -> Tree {
+        Tree::after_cut(&self.state.lock(), choose)
+    }
+
+    /// Returns a copy, which shares nothing with this one.
+    pub fn copy(&self) -> Tree {
+        Tree { state: Mutex::new(self.state.lock().clone()), ..Tree::default() }
+    }
+
+    /// Replaces the faults of the medium.
+    pub fn limit(&self, limits: Limits) {
+        self.state.lock().limits = limits;
+    }
+
+    /// Returns the number of allocated pages of 4 KiB.
+    pub fn used_pages(&self) -> u64 {
+        self.state.lock().used_pages()
+    }
+
+    fn after_cut(state: &State, choose: Choice<'_>) -> Tree {
         let mut left = State {
-            files: state.files.iter().map(|file| file.after_cut(random)).collect(),
+            files: state.files.iter().map(|file| file.after_cut(choose)).collect(),
             ..State::default()
         };
         for (name, is_durable) in &state.directories {
-            if *is_durable || random.bool() {
+            if *is_durable || choose(2) == 1 {
                 left.directories.insert(name.clone(), true);
             }
         }
         for (path, name) in &state.names {
             let is_there = path.split('/').next().is_some_and(|top| left.directories.contains_key(top));
-            if is_there && (name.is_durable || random.bool()) {
+            if is_there && (name.is_durable || choose(2) == 1) {
                 left.names.insert(path.clone(), Name { file: name.file, is_durable: true });
             }
         }
@@ -159,20 +207,21 @@ impl Tree {
             if *left == 0
                 && let Some((_, look)) = look.take()
             {
-                let seed = state.files.iter().map(|file| file.0.len() as u64).sum();
-                look(&Tree::after_cut(&state, &mut fastrand::Rng::with_seed(seed)));
+                let seed: u64 = state.files.iter().map(|file| file.0.len() as u64).sum();
+                let mut random = seed;
+                // Knuth's multiplicative generator: only that all versions occur matters.
+                let mut choose = |count: usize| {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (random >> 33) as usize % count.max(1)
+                };
+                look(&Tree::after_cut(&state, &mut choose));
             }
         }
         drop(look);
         change(&mut state)
     }
 
-    /// Moves its content to another one.
-    pub(super) fn take(&self) -> Tree {
-        Tree { state: Mutex::new(self.state.lock().clone()), ..Tree::default() }
-    }
-
-    pub(in crate::object::file) fn open_file(self: &Arc<Self>, path: &str, flags: OFlags) -> Result<File> {
+    pub(super) fn open_file(self: &Arc<Self>, path: &str, flags: OFlags) -> Result<File> {
         let known = self.state.lock().names.get(path).map(|name| name.file);
         let number = match known {
             Some(_) if flags.contains(OFlags::EXCL) => return Err(Errno::EXIST),
@@ -191,29 +240,29 @@ impl Tree {
         Ok(File { tree: self.clone(), number })
     }
 
-    pub(in crate::object::file) fn make_directory(&self, name: &str) -> Result<()> {
+    pub(super) fn make_directory(&self, name: &str) -> Result<()> {
         self.step(|state| *state.directories.entry(name.to_owned()).or_insert(false));
         Ok(())
     }
 
-    pub(in crate::object::file) fn names(&self, directory: &str) -> Option<Vec<Vec<u8>>> {
+    pub(super) fn names(&self, directory: &str) -> Option<Vec<Vec<u8>>> {
         let state = self.state.lock();
         state.directories.get(directory)?;
         let of = |path: &String| path.strip_prefix(directory)?.strip_prefix('/').map(|name| name.into());
         Some(state.names.keys().filter_map(of).collect())
     }
 
-    pub(in crate::object::file) fn sync_directory(&self, name: &str) -> Result<()> {
+    pub(super) fn sync_directory(&self, name: &str) -> Result<()> {
         self.step(|state| state.sync_names(name));
         Ok(())
     }
 
-    pub(in crate::object::file) fn sync_top(&self) -> Result<()> {
+    pub(super) fn sync_top(&self) -> Result<()> {
         self.step(|state| state.directories.values_mut().for_each(|is_durable| *is_durable = true));
         Ok(())
     }
 
-    pub(in crate::object::file) fn sync_all(&self) -> Result<()> {
+    pub(super) fn sync_all(&self) -> Result<()> {
         self.step(|state| {
             state.directories.values_mut().for_each(|is_durable| *is_durable = true);
             state.names.values_mut().for_each(|name| name.is_durable = true);
@@ -222,13 +271,16 @@ impl Tree {
         Ok(())
     }
 
-    pub(in crate::object::file) fn space(&self) -> StatVfs {
+    pub(super) fn space(&self) -> StatVfs {
+        let state = self.state.lock();
+        let most = state.limits.pages_max.unwrap_or(BLOCKS);
+        let free = most.saturating_sub(state.used_pages());
         StatVfs {
             f_bsize: PAGE,
             f_frsize: PAGE,
             f_blocks: BLOCKS,
-            f_bfree: BLOCKS,
-            f_bavail: BLOCKS,
+            f_bfree: free,
+            f_bavail: free,
             f_files: BLOCKS,
             f_ffree: BLOCKS,
             f_favail: BLOCKS,
@@ -240,7 +292,7 @@ impl Tree {
 }
 
 /// An open file.
-pub(in crate::object::file) struct File {
+pub(super) struct File {
     tree: Arc<Tree>,
     number: usize,
 }
@@ -250,29 +302,41 @@ impl File {
         look(self.tree.state.lock().files[self.number].now())
     }
 
-    fn change(&self, change: impl FnOnce(&mut Content)) {
+    fn change(&self, change: impl FnOnce(&mut Content)) -> Result<()> {
         self.tree.step(|state| {
+            if state.limits.fails {
+                return Err(Errno::IO);
+            }
+            let used = state.limits.pages_max.map(|most| (most, state.used_pages()));
             let versions = &mut state.files[self.number];
             let mut content = versions.now().clone();
             change(&mut content);
+            if let Some((most, used)) = used
+                && content.pages.len() > versions.now().pages.len()
+                && used + (content.pages.len() - versions.now().pages.len()) as u64 > most
+            {
+                return Err(Errno::NOSPC);
+            }
             versions.0.push(content);
-        });
+            Ok(())
+        })
     }
 
-    pub(in crate::object::file) fn write(&self, offset: u64, data: &[u8]) -> usize {
+    pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<usize> {
         self.change(|content| {
             let mut rest = data;
             Content::each(offset, data.len() as u64, |page, part| {
                 let (now, later) = rest.split_at(part.len());
-                content.pages.entry(page).or_insert([0; PAGE as usize])[part].copy_from_slice(now);
+                let bytes = content.pages.entry(page).or_insert_with(zeros);
+                Arc::make_mut(bytes)[part].copy_from_slice(now);
                 rest = later;
             });
             content.size = content.size.max(offset + data.len() as u64);
-        });
-        data.len()
+        })?;
+        Ok(data.len())
     }
 
-    pub(in crate::object::file) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
+    pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
         self.look(|content| {
             let len = content.size.saturating_sub(offset).min(buffer.len() as u64);
             let mut done = 0;
@@ -288,7 +352,7 @@ impl File {
         })
     }
 
-    pub(in crate::object::file) fn stat(&self) -> FileStat {
+    pub(super) fn stat(&self) -> FileStat {
         self.look(|content| FileStat {
             size: content.size,
             blocks: content.pages.len() as u64 * PAGE / 512,
@@ -297,12 +361,11 @@ impl File {
         })
     }
 
-    pub(in crate::object::file) fn set_size(&self, size: u64) -> Result<()> {
-        self.change(|content| content.set_size(size));
-        Ok(())
+    pub(super) fn set_size(&self, size: u64) -> Result<()> {
+        self.change(|content| content.set_size(size))
     }
 
-    pub(in crate::object::file) fn allocate(&self, how: FallocateFlags, offset: u64, len: u64) -> Result<()> {
+    pub(super) fn allocate(&self, how: FallocateFlags, offset: u64, len: u64) -> Result<()> {
         self.change(|content| {
             let frees = how.contains(FallocateFlags::PUNCH_HOLE);
             if frees || how.contains(FallocateFlags::ZERO_RANGE) {
@@ -310,27 +373,29 @@ impl File {
             }
             if !frees {
                 Content::each(offset, len, |page, _| {
-                    content.pages.entry(page).or_insert([0; PAGE as usize]);
+                    content.pages.entry(page).or_insert_with(zeros);
                 });
             }
             if !how.contains(FallocateFlags::KEEP_SIZE) {
                 content.size = content.size.max(offset + len);
             }
-        });
-        Ok(())
+        })
     }
 
-    pub(in crate::object::file) fn sync(&self) -> Result<()> {
+    pub(super) fn sync(&self) -> Result<()> {
         let forgets = self.tree.forgets.load(Ordering::Relaxed);
         self.tree.step(|state| {
-            if !forgets {
-                state.files[self.number].sync()
+            if state.limits.fails {
+                return Err(Errno::IO);
             }
-        });
-        Ok(())
+            if !forgets {
+                state.files[self.number].sync();
+            }
+            Ok(())
+        })
     }
 
-    pub(in crate::object::file) fn seek(&self, from: SeekFrom) -> Result<u64> {
+    pub(super) fn seek(&self, from: SeekFrom) -> Result<u64> {
         let (SeekFrom::Data(offset) | SeekFrom::Hole(offset)) = from else { return Err(Errno::INVAL) };
         self.look(|content| {
             if offset >= content.size {

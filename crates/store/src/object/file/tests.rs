@@ -55,7 +55,6 @@ mod ahead;
 mod crash;
 mod damage;
 mod full;
-pub(super) mod memory;
 mod opening;
 mod power;
 mod sums;

@@ -30,7 +30,7 @@ pub enum Fault {
 
 type Sector = Box<[u8; SECTOR]>;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct State {
     /// Content for reads, by sector; missing sectors are zeros.
     current: BTreeMap<u64, Sector>,
@@ -191,6 +191,12 @@ impl MemoryDevice {
             };
         }
         MemoryDevice { size: self.size, state: Arc::new(Mutex::new(State { current, ..State::default() })) }
+    }
+
+    /// Returns a copy without faults, which shares nothing with this one.
+    pub fn copy(&self) -> MemoryDevice {
+        let state = State { faults: Vec::new(), is_off: false, ..self.state.lock().clone() };
+        MemoryDevice { size: self.size, state: Arc::new(Mutex::new(state)) }
     }
 
     /// Returns the bytes in use: those that were written and not discarded.

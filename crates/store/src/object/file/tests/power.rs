@@ -4,11 +4,11 @@
 //! power is cut: files keep any version of unsynced data, and the index, whose log has a witness, any sectors
 //! that it had not flushed.
 
-use super::memory::Tree as MemoryTree;
 use super::*;
 use crate::meta::witness::{Medium, Witness};
 use crate::object::file::ahead::Shared;
 use crate::object::file::local::Tree;
+use crate::object::file::memory::Tree as MemoryTree;
 use crate::object::testing::copy_dir;
 use crate::object::{Fallocate, ObjectProblem};
 use nacre_env::sync::Mutex;
@@ -183,7 +183,7 @@ fn is_kept_by_trial(dir: &Path, seed: u64, forgets: bool) -> Option<bool> {
     let [fresh, live, crashed] = ["fresh", "live", "crashed"].map(|name| dir.join(format!("{name}{seed}")));
     open_in(&fresh, &files, options.clone()).reserve(SEQUENCE, 1000).expect("reserved");
     copy_dir(&fresh, &live);
-    let files = Arc::new(files.take());
+    let files = Arc::new(files.copy());
     files.forgets.store(forgets, Ordering::Relaxed);
     let witness = Witness::new(|_| {});
     let store = witness.watch(|| open_in(&live, &files, options.clone()));
@@ -192,7 +192,7 @@ fn is_kept_by_trial(dir: &Path, seed: u64, forgets: bool) -> Option<bool> {
     files.cut_after(random.u64(1..80), {
         let (expected, left) = (expected.clone(), left.clone());
         move |files| {
-            let (files, index) = (files.take(), witness.medium());
+            let (files, index) = (files.copy(), witness.medium());
             *left.lock() = Some(Left { files, index, expected: expected.lock().clone() });
         }
     });
