@@ -35,7 +35,7 @@
 //! | `data` | reads, writes, truncation, copies, syncs |
 //! | `placement`, `pages`, `statahead`, `listings` | places of new directories; listings, statahead |
 //! | `names`, `opens` | changes of names and attributes; files opened, closed, locked and leased |
-//! | `client` | construction and shutdown of all parts, and release of the lease |
+//! | `client`, `remote` | construction and shutdown of all parts, release of the lease; recovery after an MDT was down |
 
 mod base;
 mod caller;
@@ -63,6 +63,7 @@ mod pages;
 mod placement;
 mod quotas;
 mod read_ahead;
+mod remote;
 mod requests;
 mod shards;
 mod sizes;
@@ -89,6 +90,7 @@ pub use opens::OpenedFile;
 pub use pages::ListedEntry;
 pub use placement::place::DirQos;
 pub use read_ahead::stats::{AheadStats, Counter};
+pub use remote::RemoteEvents;
 pub use requests::dir_use::DirUseTotal;
 pub use requests::joining::Newcomers;
 pub use requests::statfs::TargetState;

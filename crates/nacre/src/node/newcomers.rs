@@ -1,7 +1,7 @@
 //! Targets that join while a mount runs: when and how the mount connects to them.
 
 use super::links::Links;
-use super::mounted::{RemoteEvents, connect};
+use super::mounted::connect;
 use super::params::Params;
 use super::targets::Services;
 use nacre_client::Client;
