@@ -101,6 +101,21 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-common",
         ],
     ),
+    // The simulator assembles targets and clients as `nacre` does, and starts no other process.
+    (
+        "nacre-sim",
+        &[
+            "nacre-types",
+            "nacre-layout",
+            "nacre-wire",
+            "nacre-env",
+            "nacre-rpc",
+            "nacre-store",
+            "nacre-mds",
+            "nacre-oss",
+            "nacre-client",
+        ],
+    ),
     ("nacre-testkit", &["nacre-types"]),
     ("nacre-preload", &["nacre-types"]),
     ("xtask", &[]),

@@ -1,0 +1,106 @@
+//! A file system in one process: targets and clients on hosts of their own, over a simulated network.
+
+use crate::disk::{Backend, Disk};
+use crate::host::Host;
+use crate::mount::Mount;
+use crate::target::{Map, Target};
+use nacre_rpc::tcp::SimulatedNetwork;
+use nacre_types::TargetId;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Delay of all messages.
+const DELAY: Duration = Duration::from_micros(100);
+/// Numbers of the first hosts of MDTs, OSTs and clients.
+const MDT_HOSTS: u8 = 1;
+const OST_HOSTS: u8 = 50;
+const CLIENT_HOSTS: u8 = 100;
+
+/// Numbers of hosts of a file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Number of MDTs.
+    pub mdts: u8,
+    /// Number of OSTs; every second one has the back end `block`.
+    pub osts: u8,
+    /// Number of clients.
+    pub clients: u8,
+}
+
+/// A running file system.
+pub struct Cluster {
+    pub(crate) map: Map,
+    pub(crate) targets: Vec<Target>,
+    pub(crate) clients: Vec<Host>,
+    scratch: PathBuf,
+    /// Directories of disks that were made so far.
+    disks: u32,
+}
+
+impl Cluster {
+    /// Formats and starts a file system below `scratch`.
+    pub fn start(shape: Shape, scratch: &Path) -> Cluster {
+        let network = SimulatedNetwork::new(DELAY);
+        let mdts =
+            (0..shape.mdts).map(|number| (TargetId::mdt(number.into()), Host::new(MDT_HOSTS + number)));
+        let osts =
+            (0..shape.osts).map(|number| (TargetId::ost(number.into()), Host::new(OST_HOSTS + number)));
+        let mut targets: Vec<Target> = Vec::new();
+        for (id, host) in mdts.chain(osts) {
+            let backend = match (id.kind, id.index % 2) {
+                (nacre_types::TargetKind::Mdt, _) => Backend::Records,
+                (_, 0) => Backend::File,
+                _ => Backend::Block,
+            };
+            let disk = Disk::new(scratch.join(id.to_string()), backend);
+            targets.push(Target { id, backend, host, disk, running: None });
+        }
+        let clients: Vec<Host> = (0..shape.clients).map(|number| Host::new(CLIENT_HOSTS + number)).collect();
+        for host in targets.iter().map(|target| &target.host).chain(&clients) {
+            network.place(host.machine(), host.ip());
+        }
+        let nids = |kind| targets.iter().filter(move |target| target.id.kind == kind).map(|t| t.host.nid());
+        let (mdts, osts) =
+            (nids(nacre_types::TargetKind::Mdt).collect(), nids(nacre_types::TargetKind::Ost).collect());
+        let map = Map { network, mdts, osts };
+        let mut cluster = Cluster { map, targets, clients, scratch: scratch.to_owned(), disks: 0 };
+        for target in &mut cluster.targets {
+            target.format();
+        }
+        // OSTs first: MDTs reserve objects on them.
+        for target in cluster.targets.iter_mut().rev() {
+            target.start(&cluster.map);
+        }
+        cluster
+    }
+
+    /// Starts client `number`.
+    ///
+    /// # Errors
+    /// Those of the metadata servers.
+    pub fn mount(&self, number: usize) -> nacre_types::StatusResult<Mount> {
+        Mount::start(&self.clients[number], &self.map)
+    }
+
+    /// Stops everything in order.
+    ///
+    /// # Errors
+    /// The targets that could not be closed.
+    pub fn stop(&mut self) -> Result<(), String> {
+        let running = self.targets.iter_mut().filter_map(|target| target.running.take());
+        let failed: Vec<String> = running.filter_map(|running| running.stop().err()).collect();
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    }
+
+    /// Returns a directory for another disk.
+    pub(crate) fn fresh_dir(&mut self) -> PathBuf {
+        self.disks += 1;
+        self.scratch.join(format!("disk{}", self.disks))
+    }
+
+    /// Returns the network.
+    pub fn network(&self) -> &Arc<SimulatedNetwork> {
+        &self.map.network
+    }
+}

@@ -1,0 +1,49 @@
+//! A simulator of a whole file system: several MDTs, OSTs and clients in one process, with one running thread
+//! that a seed chooses.
+
+mod cluster;
+mod disk;
+mod host;
+mod mount;
+mod random;
+mod target;
+
+pub use cluster::{Cluster, Shape};
+pub use disk::Backend;
+pub use host::Host;
+pub use mount::Mount;
+
+use nacre_env::sim::{Options, Outcome};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+/// Longest simulated duration of a run.
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// Runs `work` as the first thread of a simulation with this seed, on a thread of its own: the keys of hash
+/// maps of a thread follow from the seed only if the thread has drawn none before.
+///
+/// # Panics
+/// As `work` does, or if all threads wait for each other.
+pub fn simulate<R: Send>(seed: u64, work: impl FnOnce() -> R + Send) -> Outcome<R> {
+    #[expect(clippy::disallowed_methods, reason = "this thread is outside of the simulation")]
+    std::thread::scope(|scope| {
+        let run = || {
+            random::seed(seed);
+            nacre_env::sim::run(Options { seed, limit: LIMIT }, work)
+        };
+        match scope.spawn(run).join() {
+            Ok(outcome) => outcome,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// Returns a hash of the steps of a simulation: equal for equal runs.
+pub fn trace_hash<R>(outcome: &Outcome<R>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for step in &outcome.steps {
+        (step.thread, step.at.file(), step.at.line(), step.time).hash(&mut hasher);
+    }
+    hasher.finish()
+}

@@ -1,0 +1,264 @@
+//! Targets: a server process on a host of its own, as a node of a cluster assembles it.
+
+use crate::disk::{Backend, Disk, Objects};
+use crate::host::{Host, Process};
+use nacre_mds::{Mds, MdsConfig};
+use nacre_oss::{ObjectServer, OssConfig};
+use nacre_rpc::tcp::{ClientIdentity, Network, Server, SimulatedNetwork, Targets, TcpMds, TcpOss};
+use nacre_rpc::{ClientConfig, LoOss, MdsEndpoint, NoCallbacks, OssEndpoint, ServerConfig};
+use nacre_store::MetaStoreOptions;
+use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore};
+use nacre_types::{Nid, TargetId, TargetKind};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Name of the file system.
+pub(crate) const FSNAME: &str = "sim";
+/// Timeout for requests of an object server to end at its stop.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+/// Timeout of a request of an MDT to another one that is unreachable, as in a node.
+const PEER_LIMIT: Duration = Duration::from_secs(5);
+
+/// Addresses of all targets.
+pub(crate) struct Map {
+    pub(crate) network: Arc<SimulatedNetwork>,
+    pub(crate) mdts: Vec<Nid>,
+    pub(crate) osts: Vec<Nid>,
+}
+
+impl Map {
+    /// Returns the settings of connections.
+    pub(crate) fn rpc(&self) -> ClientConfig {
+        ClientConfig { network: Network::Simulated(self.network.clone()), ..ClientConfig::default() }
+    }
+
+    fn serve(&self, host: &Host, targets: Targets) -> Server {
+        let network = Network::Simulated(self.network.clone());
+        let config = ServerConfig { fsname: FSNAME.to_owned(), network, ..ServerConfig::default() };
+        Server::bind(&[host.addr()], targets, config).expect("the address is free")
+    }
+}
+
+/// Returns small sizes, so that checkpoints happen in short runs.
+fn store_options() -> MetaStoreOptions {
+    MetaStoreOptions {
+        overlay_bytes: 128 << 10,
+        wal_segment_bytes: 512 << 10,
+        map_bytes: 64 << 20,
+        reserve_bytes: 0,
+        ..MetaStoreOptions::small()
+    }
+}
+
+pub(crate) fn mds_config(index: u16) -> MdsConfig {
+    MdsConfig {
+        index,
+        root_layout: nacre_mds::first_layout(),
+        reserve_bytes: Some(0),
+        data_reserve_bytes: Some(0),
+        cached_inodes: 64,
+        store: store_options(),
+        ..MdsConfig::default()
+    }
+}
+
+fn file_options() -> FileStoreOptions {
+    FileStoreOptions {
+        spare_files: 4,
+        reserve_bytes: Some(0),
+        index: Some(store_options()),
+        ..FileStoreOptions::default()
+    }
+}
+
+fn block_options() -> BlockStoreOptions {
+    BlockStoreOptions {
+        reserve_bytes: Some(0),
+        read_ahead_bytes: 0,
+        index_reserve_bytes: Some(0),
+        index: Some(store_options()),
+        ..BlockStoreOptions::default()
+    }
+}
+
+/// A target and its host.
+pub(crate) struct Target {
+    pub(crate) id: TargetId,
+    pub(crate) backend: Backend,
+    pub(crate) host: Host,
+    pub(crate) disk: Disk,
+    pub(crate) running: Option<Running>,
+}
+
+/// The process of a target.
+pub(crate) struct Running {
+    pub(crate) process: Process,
+    server: Server,
+    service: Service,
+}
+
+/// What the process serves, and its endpoints of other targets.
+pub(crate) enum Service {
+    Mdt { mds: Arc<Mds>, data: Arc<ObjectServer>, osts: Vec<Arc<dyn OssEndpoint>> },
+    Ost { oss: Arc<ObjectServer> },
+}
+
+impl Target {
+    /// Creates the target on an empty disk.
+    pub(crate) fn format(&mut self) {
+        let store: Box<dyn ObjectStore> = match self.id.kind {
+            TargetKind::Mdt => {
+                return Mds::format(&self.disk.dir, &mds_config(self.id.index)).expect("formatted");
+            }
+            _ => self.open_objects(true),
+        };
+        store.close().expect("closed");
+    }
+
+    /// Opens the object store of an OST.
+    pub(crate) fn open_objects(&self, create: bool) -> Box<dyn ObjectStore> {
+        let dir = &self.disk.dir;
+        let label = format!("{FSNAME}-{}", self.id);
+        match &self.disk.objects {
+            Objects::Files(files) => {
+                let options = FileStoreOptions { create, label, ..file_options() };
+                Box::new(FileStore::open_in_memory(dir, options, files).expect("the store opens"))
+            }
+            Objects::Device(device) => {
+                let options = BlockStoreOptions { create, label, ..block_options() };
+                Box::new(BlockStore::open_with(dir, options, device.clone()).expect("the store opens"))
+            }
+            Objects::Records => unreachable!("the data of an MDT is in its metadata store"),
+        }
+    }
+
+    /// Starts the process of the target.
+    pub(crate) fn start(&mut self, map: &Map) {
+        let process = self.host.start_process();
+        let (service, targets) = process.run(|| self.disk.log.clone().watch(|| self.open(map)));
+        let server = process.run(|| map.serve(&self.host, targets));
+        process.run(|| service.on_listening());
+        self.running = Some(Running { process, server, service });
+    }
+
+    fn open(&self, map: &Map) -> (Service, Targets) {
+        match self.id.kind {
+            TargetKind::Mdt => self.open_mdt(map),
+            _ => {
+                let store: Arc<dyn ObjectStore> = Arc::from(self.open_objects(false));
+                let oss = ObjectServer::open(store, self.id.index, &self.disk.dir, &OssConfig::default());
+                let oss = Arc::new(oss.expect("the OST opens"));
+                oss.await_listening();
+                let targets = Targets::new().with_ost(self.id.index, oss.clone());
+                (Service::Ost { oss }, targets)
+            }
+        }
+    }
+
+    fn identity(&self, purpose: u16, is_server: bool) -> ClientIdentity {
+        ClientIdentity { client: self.host.uuid(purpose), fsname: FSNAME.to_owned(), is_server }
+    }
+
+    fn open_mdt(&self, map: &Map) -> (Service, Targets) {
+        let index = self.id.index;
+        let reach = |(ost, nid): (u16, &Nid)| {
+            let way = TcpOss::new(ost, &[*nid], &self.identity(ost, false), &map.rpc());
+            (ost, Arc::new(way.expect("a valid NID")) as Arc<dyn OssEndpoint>)
+        };
+        let osts: Vec<_> = (0..).zip(&map.osts).map(reach).collect();
+        let mds =
+            Mds::open_with(&self.disk.dir, mds_config(index), osts.clone(), None).expect("the MDT opens");
+        mds.sessions.await_listening();
+        let data = open_data(&mds, index, &self.disk.dir, self.host.uuid(u16::MAX));
+        mds.set_newcomers(Box::new(|_| Ok(false)));
+        let others = (0..).zip(&map.mdts).filter(|(other, _)| *other != index);
+        let peers: BTreeMap<u16, Arc<dyn MdsEndpoint>> = others
+            .map(|(other, nid): (u16, &Nid)| {
+                let rpc = ClientConfig { deadline: Some(PEER_LIMIT), ..map.rpc() };
+                let identity = self.identity(1000 + other, true);
+                let way = TcpMds::new(other, &[*nid], &identity, &rpc, Arc::new(NoCallbacks));
+                (other, Arc::new(way.expect("a valid NID")) as Arc<dyn MdsEndpoint>)
+            })
+            .collect();
+        mds.set_peers(peers).expect("threads start");
+        let data_index = TargetId::mdt_data(index).expect("a small index").index;
+        let targets = Targets::new().with_mdt(index, mds.clone()).with_ost(data_index, data.clone());
+        let osts = osts.into_iter().map(|(_, way)| way).collect();
+        (Service::Mdt { mds, data, osts }, targets)
+    }
+
+    pub(crate) fn mds(&self) -> Option<&Arc<Mds>> {
+        match &self.running.as_ref()?.service {
+            Service::Mdt { mds, .. } => Some(mds),
+            Service::Ost { .. } => None,
+        }
+    }
+
+    /// Returns the object service of an OST, or for data of an MDT.
+    pub(crate) fn oss(&self) -> Option<&Arc<ObjectServer>> {
+        match &self.running.as_ref()?.service {
+            Service::Mdt { data, .. } => Some(data),
+            Service::Ost { oss } => Some(oss),
+        }
+    }
+}
+
+/// Opens the service for data on an MDT.
+fn open_data(
+    mds: &Arc<Mds>,
+    index: u16,
+    dir: &std::path::Path,
+    client: nacre_types::ClientUuid,
+) -> Arc<ObjectServer> {
+    let id = TargetId::mdt_data(index).expect("a small index");
+    let data = ObjectServer::open(mds.data_store(), id.index, dir, &OssConfig::default());
+    let data = Arc::new(data.expect("the data of the MDT opens"));
+    data.admit_by(mds.book());
+    data.await_listening();
+    let way = LoOss::connect(data.clone(), client, Arc::new(NoCallbacks)).expect("a direct call");
+    mds.osts.set(vec![(id.index, Arc::new(way))]).expect("threads start");
+    let told = Arc::downgrade(&data);
+    mds.watch_data(Box::new(move |object, bytes| {
+        if let Some(data) = told.upgrade() {
+            data.note_written(object, bytes);
+        }
+    }));
+    data
+}
+
+impl Service {
+    fn on_listening(&self) {
+        match self {
+            Service::Mdt { mds, data, .. } => {
+                mds.sessions.on_listening();
+                data.on_listening();
+            }
+            Service::Ost { oss } => oss.on_listening(),
+        }
+    }
+}
+
+impl Running {
+    /// Stops the process in order.
+    ///
+    /// # Errors
+    /// The first target that could not be closed.
+    pub(crate) fn stop(self) -> Result<(), String> {
+        let Running { process, server, service } = self;
+        process.run(|| {
+            server.stop();
+            match service {
+                Service::Mdt { mds, data, osts } => {
+                    let stopped = data.stop(STOP_LIMIT).map_err(|error| error.to_string());
+                    let closed = mds.stop().map_err(|error| error.to_string());
+                    for way in osts {
+                        way.disconnect(Duration::from_secs(1));
+                    }
+                    stopped.and(closed)
+                }
+                Service::Ost { oss } => oss.stop(STOP_LIMIT).map_err(|error| error.to_string()),
+            }
+        })
+    }
+}
