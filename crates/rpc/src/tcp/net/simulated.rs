@@ -30,9 +30,19 @@ pub enum Way {
 /// The network of one simulation.
 pub struct SimulatedNetwork {
     state: Mutex<State>,
-    /// Signalled when bytes arrive or may be sent.
-    changed: Condvar,
 }
+
+/// What a thread waits for: each has a condition of its own, so that bytes wake their receiver alone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Topic {
+    Link(u64),
+    Poll(u64),
+    /// Whatever lets a connect succeed.
+    Connect,
+}
+
+/// Result of an attempt: success, or when it may succeed without a change of the state.
+type Attempt<R> = std::result::Result<R, Option<Instant>>;
 
 struct State {
     delay: Duration,
@@ -48,6 +58,7 @@ struct State {
     /// Processes that have ended: their threads may still run, and reach nothing.
     ended: Vec<ProcessIdentity>,
     polls: BTreeMap<u64, Watched>,
+    conditions: BTreeMap<Topic, Arc<Condvar>>,
     next: u64,
     next_port: u16,
 }
@@ -182,13 +193,30 @@ impl State {
         if most.is_zero() { self.delay } else { self.delay + most.mul_f64(random.f64()) }
     }
 
-    /// Returns when the next bytes arrive.
-    fn next_arrival(&self, now: Instant) -> Option<Instant> {
-        let pipes = self.links.values().flat_map(|link| [&link.to_server, &link.to_client]);
-        let chunks = pipes.filter_map(|pipe| pipe.chunks.front().map(|(at, _)| *at));
-        let calls =
-            self.listeners.values().filter_map(|listening| listening.queue.front().map(|first| first.2));
-        chunks.chain(calls).filter(|at| *at > now).min()
+    /// Returns when this source becomes ready by the clock alone.
+    fn arrival(&self, source: Source) -> Option<Instant> {
+        match source {
+            Source::Listener(addr, id) => self.listening(addr, id)?.queue.front().map(|first| first.2),
+            Source::Stream(id, way) => {
+                let link = self.links.get(&id)?;
+                let first = link.pipe(way).chunks.front().map(|(at, _)| *at);
+                first.filter(|_| !self.is_cut(link, way))
+            }
+        }
+    }
+
+    /// Returns the conditions of the threads that wait for a source.
+    fn watchers(&self, watches: impl Fn(Source) -> bool) -> Vec<Arc<Condvar>> {
+        let polls =
+            self.polls.iter().filter(|(_, watched)| watched.sources.values().any(|own| watches(*own)));
+        polls.filter_map(|(id, _)| self.conditions.get(&Topic::Poll(*id)).cloned()).collect()
+    }
+
+    /// Returns the conditions of the threads that wait for anything of a connection.
+    fn of_link(&self, id: u64) -> Vec<Arc<Condvar>> {
+        let mut all = self.watchers(|source| matches!(source, Source::Stream(other, _) if other == id));
+        all.extend(self.conditions.get(&Topic::Link(id)).cloned());
+        all
     }
 
     fn free_port(&mut self) -> u16 {
@@ -211,10 +239,10 @@ impl SimulatedNetwork {
                 links: BTreeMap::new(),
                 cut: BTreeSet::new(),
                 polls: BTreeMap::new(),
+                conditions: BTreeMap::new(),
                 next: 0,
                 next_port: FIRST_PORT,
             }),
-            changed: Condvar::new(),
         })
     }
 
@@ -278,32 +306,56 @@ impl SimulatedNetwork {
         self.state.lock().links.len()
     }
 
+    /// Changes what may concern any thread.
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let result = change(&mut self.state.lock());
-        self.changed.notify_all();
+        let (result, conditions) = {
+            let mut state = self.state.lock();
+            let result = change(&mut state);
+            (result, state.conditions.values().cloned().collect::<Vec<_>>())
+        };
+        conditions.iter().for_each(|condition| condition.notify_all());
         result
     }
 
-    /// Retries until `attempt` returns a result, or `until` has passed.
+    /// Changes a connection.
+    fn change_link<R>(&self, id: u64, change: impl FnOnce(&mut State) -> R) -> R {
+        let (result, conditions) = {
+            let mut state = self.state.lock();
+            let result = change(&mut state);
+            (result, state.of_link(id))
+        };
+        conditions.iter().for_each(|condition| condition.notify_all());
+        result
+    }
+
+    /// Retries until `attempt` succeeds, or `until` has passed. `wakes` selects the conditions to notify of a
+    /// success.
     fn wait<R>(
         &self,
+        topic: Topic,
         until: Option<Instant>,
-        mut attempt: impl FnMut(&mut State, Instant) -> Option<R>,
+        wakes: impl Fn(&State, &R) -> Vec<Arc<Condvar>>,
+        mut attempt: impl FnMut(&mut State, Instant) -> Attempt<R>,
     ) -> Option<R> {
         let mut state = self.state.lock();
         loop {
             let now = Instant::now();
-            if let Some(result) = attempt(&mut state, now) {
-                drop(state);
-                self.changed.notify_all();
-                return Some(result);
-            }
+            let next = match attempt(&mut state, now) {
+                Ok(result) => {
+                    let conditions = wakes(&state, &result);
+                    drop(state);
+                    conditions.iter().for_each(|condition| condition.notify_all());
+                    return Some(result);
+                }
+                Err(next) => next.filter(|at| *at > now),
+            };
             if until.is_some_and(|until| until <= now) {
                 return None;
             }
-            match state.next_arrival(now).into_iter().chain(until).min() {
-                Some(at) => drop(self.changed.wait_until(&mut state, at)),
-                None => self.changed.wait(&mut state),
+            let condition = state.conditions.entry(topic).or_default().clone();
+            match next.into_iter().chain(until).min() {
+                Some(at) => drop(condition.wait_until(&mut state, at)),
+                None => condition.wait(&mut state),
             }
         }
     }
@@ -330,9 +382,15 @@ impl SimulatedNetwork {
         let process = nacre_env::own_process();
         loop {
             let until = Instant::now() + TICK;
-            let connected = self.wait(Some(until), |state, now| {
+            let wakes = |state: &State, connected: &Option<(u64, IpAddr)>| match connected {
+                Some(_) => {
+                    state.watchers(|source| matches!(source, Source::Listener(addr, _) if addr == server))
+                }
+                None => Vec::new(),
+            };
+            let connected = self.wait(Topic::Connect, Some(until), wakes, |state, now| {
                 if state.ended.contains(&process) {
-                    return Some(None);
+                    return Ok(None);
                 }
                 let client = state.hosts.get(&process.machine).copied().unwrap_or(server.ip());
                 let is_cut = |way: &Way| {
@@ -340,11 +398,11 @@ impl SimulatedNetwork {
                 };
                 // A connect needs both directions.
                 if [Way::ToServer, Way::ToClient].iter().any(is_cut) {
-                    return None;
+                    return Err(None);
                 }
                 let (id, arrives) = (state.next + 1, now + state.delay());
                 let caller = SocketAddr::new(client, state.free_port());
-                let Some(listening) = state.listeners.get_mut(&server) else { return Some(None) };
+                let Some(listening) = state.listeners.get_mut(&server) else { return Ok(None) };
                 listening.queue.push_back((id, caller, arrives));
                 state.next = id;
                 let (to_server, to_client) = (Pipe::default(), Pipe::default());
@@ -352,7 +410,7 @@ impl SimulatedNetwork {
                 let link =
                     Link { server, client, processes, to_server, to_client, is_broken: false, ends: 2 };
                 state.links.insert(id, link);
-                Some(Some((id, client)))
+                Ok(Some((id, client)))
             });
             match connected {
                 Some(Some((id, own))) => {
@@ -407,7 +465,7 @@ impl Stream {
     }
 
     pub(super) fn shut_down(&self, how: Shutdown) {
-        self.network.change(|state| {
+        self.network.change_link(self.id, |state| {
             let Some(link) = state.links.get_mut(&self.id) else { return };
             link.pipe_mut(self.way).is_ended |= how != Shutdown::Read;
             link.pipe_mut(self.back()).is_closed |= how != Shutdown::Write;
@@ -421,25 +479,26 @@ impl Stream {
 
     pub(super) fn send(&self, pieces: &[IoSlice<'_>], waits: bool) -> io::Result<usize> {
         let until = self.until(waits, |timeouts| timeouts.send);
-        let sent = self.network.wait(Some(until), |state, now| {
+        let wakes = |state: &State, _: &_| state.of_link(self.id);
+        let sent = self.network.wait(Topic::Link(self.id), Some(until), wakes, |state, now| {
             let arrives = now + state.delay();
-            let Some(link) = state.links.get_mut(&self.id) else { return Some(Err(ErrorKind::BrokenPipe)) };
+            let Some(link) = state.links.get_mut(&self.id) else { return Ok(Err(ErrorKind::BrokenPipe)) };
             if link.is_broken {
-                return Some(Err(ErrorKind::ConnectionReset));
+                return Ok(Err(ErrorKind::ConnectionReset));
             }
             let pipe = link.pipe_mut(self.way);
             if pipe.is_ended || pipe.is_dropped {
-                return Some(Err(ErrorKind::BrokenPipe));
+                return Ok(Err(ErrorKind::BrokenPipe));
             }
             let room = WINDOW.saturating_sub(pipe.on_the_way());
             let bytes: VecDeque<u8> =
                 pieces.iter().flat_map(|piece| piece.iter().copied()).take(room).collect();
             let count = bytes.len();
             if count == 0 && pieces.iter().any(|piece| !piece.is_empty()) {
-                return None;
+                return Err(None);
             }
             pipe.chunks.push_back((arrives, bytes));
-            Some(Ok(count))
+            Ok(Ok(count))
         });
         sent.unwrap_or(Err(ErrorKind::WouldBlock)).map_err(io::Error::from)
     }
@@ -453,16 +512,17 @@ impl Stream {
     }
 
     fn take(&self, pieces: &mut [IoSliceMut<'_>], until: Instant, keeps: bool) -> io::Result<usize> {
-        let taken = self.network.wait(Some(until), |state, now| {
+        let wakes = |state: &State, _: &_| if keeps { Vec::new() } else { state.of_link(self.id) };
+        let taken = self.network.wait(Topic::Link(self.id), Some(until), wakes, |state, now| {
             if !state.is_ready(self.source(), now) {
-                return None;
+                return Err(state.arrival(self.source()));
             }
-            let link = state.links.get_mut(&self.id)?;
+            let link = state.links.get_mut(&self.id).ok_or(None)?;
             if link.is_broken {
-                return Some(Err(ErrorKind::ConnectionReset));
+                return Ok(Err(ErrorKind::ConnectionReset));
             }
             let pipe = link.pipe_mut(self.back());
-            Some(Ok(if pipe.is_closed { 0 } else { pipe.take(pieces, now, keeps) }))
+            Ok(Ok(if pipe.is_closed { 0 } else { pipe.take(pieces, now, keeps) }))
         });
         taken.unwrap_or(Err(ErrorKind::WouldBlock)).map_err(io::Error::from)
     }
@@ -477,13 +537,17 @@ impl Stream {
             }),
         };
         let until = Instant::now() + limit;
-        self.network.wait(Some(until), |state, now| can(state, now).then_some(())).is_some()
+        let attempt = |state: &mut State, now| match can(state, now) {
+            true => Ok(()),
+            false => Err(state.arrival(self.source())),
+        };
+        self.network.wait(Topic::Link(self.id), Some(until), |_, ()| Vec::new(), attempt).is_some()
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.network.change(|state| {
+        self.network.change_link(self.id, |state| {
             let Some(link) = state.links.get_mut(&self.id) else { return };
             link.pipe_mut(self.way).is_ended = true;
             let back = link.pipe_mut(self.back());
@@ -491,6 +555,7 @@ impl Drop for Stream {
             link.ends -= 1;
             if link.ends == 0 {
                 state.links.remove(&self.id);
+                state.conditions.remove(&Topic::Link(self.id));
             }
         });
     }
@@ -549,9 +614,12 @@ pub(in crate::tcp) struct Poll {
 
 impl Poll {
     pub(super) fn watch(&self, source: Source, name: u64) {
-        self.network.change(|state| {
+        let condition = {
+            let mut state = self.network.state.lock();
             state.polls.entry(self.id).or_default().sources.insert(name, source);
-        });
+            state.conditions.get(&Topic::Poll(self.id)).cloned()
+        };
+        condition.iter().for_each(|condition| condition.notify_all());
     }
 
     pub(super) fn end(&self) {
@@ -560,18 +628,27 @@ impl Poll {
 
     pub(super) fn wait(&self, names: &mut [u64; EVENTS], limit: Option<Duration>) -> usize {
         let until = limit.map(|limit| Instant::now() + limit);
-        let found = self.network.wait(until, |state, now| {
-            let watched = state.polls.get(&self.id)?;
-            let ready = watched.sources.iter().filter(|(_, source)| state.is_ready(**source, now));
-            let mut ready: Vec<u64> = ready.map(|(name, _)| *name).take(EVENTS).collect();
-            if watched.has_ended {
-                ready.insert(0, END);
-                ready.truncate(EVENTS);
-            }
-            let watched = state.polls.get_mut(&self.id)?;
-            watched.sources.retain(|name, _| !ready.contains(name));
-            (!ready.is_empty()).then_some(ready)
-        });
+        let topic = Topic::Poll(self.id);
+        let found = self.network.wait(
+            topic,
+            until,
+            |_, _| Vec::new(),
+            |state, now| {
+                let watched = state.polls.get(&self.id).ok_or(None)?;
+                let ready = watched.sources.iter().filter(|(_, source)| state.is_ready(**source, now));
+                let mut ready: Vec<u64> = ready.map(|(name, _)| *name).take(EVENTS).collect();
+                if watched.has_ended {
+                    ready.insert(0, END);
+                    ready.truncate(EVENTS);
+                }
+                if ready.is_empty() {
+                    return Err(watched.sources.values().filter_map(|source| state.arrival(*source)).min());
+                }
+                let watched = state.polls.get_mut(&self.id).ok_or(None)?;
+                watched.sources.retain(|name, _| !ready.contains(name));
+                Ok(ready)
+            },
+        );
         let found = found.unwrap_or_default();
         names.iter_mut().zip(&found).for_each(|(slot, name)| *slot = *name);
         found.len()
@@ -580,6 +657,9 @@ impl Poll {
 
 impl Drop for Poll {
     fn drop(&mut self) {
-        self.network.change(|state| state.polls.remove(&self.id));
+        self.network.change(|state| {
+            state.polls.remove(&self.id);
+            state.conditions.remove(&Topic::Poll(self.id));
+        });
     }
 }
