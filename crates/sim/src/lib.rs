@@ -3,15 +3,25 @@
 
 mod cluster;
 mod disk;
+mod history;
 mod host;
+mod linear;
+mod model;
 mod mount;
+mod operation;
+mod plan;
+mod program;
 mod random;
+mod run;
 mod target;
 
 pub use cluster::{Cluster, Shape};
 pub use disk::Backend;
 pub use host::Host;
 pub use mount::Mount;
+pub use operation::{Operation, Path, Place};
+pub use plan::{Plan, Sizes};
+pub use run::{Report, run};
 
 use nacre_env::sim::{Options, Outcome};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -46,4 +56,15 @@ pub fn trace_hash<R>(outcome: &Outcome<R>) -> u64 {
         (step.thread, step.at.file(), step.at.line(), step.time).hash(&mut hasher);
     }
     hasher.finish()
+}
+
+/// Runs the plan of a seed, and returns the report and the hash of the trace.
+pub fn run_plan(plan: &Plan) -> (Report, Outcome<()>) {
+    // Files of metadata stores are the kernel's: in memory where that is possible.
+    let shared = std::path::Path::new("/dev/shm");
+    let parent = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
+    let scratch = tempfile::tempdir_in(parent).expect("a directory can be made");
+    let outcome = simulate(plan.seed, || run(plan, scratch.path()));
+    let Outcome { result, steps, time, left } = outcome;
+    (result, Outcome { result: (), steps, time, left })
 }

@@ -1,0 +1,202 @@
+//! The history of a run: calls of clients with their answers, in the order of their beginnings and ends.
+
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
+use nacre_types::{Fid, Status};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A call of a client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Call {
+    Lookup {
+        parent: Fid,
+        name: Vec<u8>,
+    },
+    /// Creates a regular file, or opens an existing one unless `exclusive`.
+    Open {
+        parent: Fid,
+        name: Vec<u8>,
+        exclusive: bool,
+    },
+    /// Opens a file by its FID.
+    OpenFid {
+        fid: Fid,
+        truncate: bool,
+    },
+    Close {
+        fid: Fid,
+    },
+    Write {
+        fid: Fid,
+        offset: u64,
+        len: u32,
+        byte: u8,
+        sync: bool,
+    },
+    Append {
+        fid: Fid,
+        len: u32,
+        byte: u8,
+    },
+    Read {
+        fid: Fid,
+        offset: u64,
+        len: u32,
+    },
+    Truncate {
+        fid: Fid,
+        size: u64,
+    },
+    Stat {
+        fid: Fid,
+    },
+    Mkdir {
+        parent: Fid,
+        name: Vec<u8>,
+        striped: bool,
+    },
+    Unlink {
+        parent: Fid,
+        name: Vec<u8>,
+        directory: bool,
+    },
+    Link {
+        fid: Fid,
+        parent: Fid,
+        name: Vec<u8>,
+    },
+    Rename {
+        from: (Fid, Vec<u8>),
+        to: (Fid, Vec<u8>),
+    },
+    List {
+        fid: Fid,
+    },
+    SetXattr {
+        fid: Fid,
+        name: u8,
+        value: u8,
+    },
+    GetXattr {
+        fid: Fid,
+        name: u8,
+    },
+    Fsync {
+        fid: Fid,
+    },
+    FsyncDir {
+        fid: Fid,
+    },
+}
+
+/// The answer to a call that succeeded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Reply {
+    Done,
+    /// The inode, and whether it is a directory.
+    Found {
+        fid: Fid,
+        directory: bool,
+    },
+    Absent,
+    Opened {
+        fid: Fid,
+        created: bool,
+    },
+    Written(u32),
+    Bytes(Vec<u8>),
+    Attributes {
+        directory: bool,
+        size: u64,
+        nlink: u32,
+    },
+    /// Names, with inode numbers.
+    Names(BTreeMap<Vec<u8>, u64>),
+    Xattr(u8),
+}
+
+/// A call and its answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) worker: usize,
+    pub(crate) call: Call,
+    pub(crate) result: Result<Reply, Status>,
+    /// Positions of its beginning and end among those of all calls.
+    pub(crate) began: u64,
+    pub(crate) ended: u64,
+    /// Simulated times of both.
+    pub(crate) times: [Duration; 2],
+}
+
+/// Something that happened to a server, which changes what is allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Incident {
+    /// The host of this MDT lost power.
+    MdtPower(u16),
+    /// The host of this OST lost power.
+    OstPower(u16),
+}
+
+#[derive(Default)]
+struct State {
+    events: Vec<Event>,
+    /// Incidents, with their positions and times.
+    incidents: Vec<(u64, Duration, Incident)>,
+    positions: u64,
+}
+
+/// The history of a run, which all programs extend.
+pub(crate) struct History {
+    start: Instant,
+    state: Mutex<State>,
+}
+
+impl History {
+    pub(crate) fn new() -> Arc<History> {
+        Arc::new(History { start: Instant::now(), state: Mutex::default() })
+    }
+
+    fn position(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.positions += 1;
+        state.positions
+    }
+
+    /// Runs a call and records it.
+    pub(crate) fn record(
+        &self,
+        worker: usize,
+        call: Call,
+        run: impl FnOnce() -> Result<Reply, Status>,
+    ) -> Result<Reply, Status> {
+        let (began, time) = (self.position(), self.start.elapsed());
+        let result = run();
+        let times = [time, self.start.elapsed()];
+        let ended = self.position();
+        let event = Event { worker, call, result: result.clone(), began, ended, times };
+        self.state.lock().events.push(event);
+        result
+    }
+
+    /// Records an incident.
+    pub(crate) fn note(&self, incident: Incident) {
+        let (position, time) = (self.position(), self.start.elapsed());
+        self.state.lock().incidents.push((position, time, incident));
+    }
+
+    /// Returns all calls, by program and in the order of each, and the incidents.
+    pub(crate) fn take(&self) -> (Vec<Vec<Event>>, Vec<(u64, Duration, Incident)>) {
+        let mut state = self.state.lock();
+        let mut programs: Vec<Vec<Event>> = Vec::new();
+        for event in std::mem::take(&mut state.events) {
+            if programs.len() <= event.worker {
+                programs.resize(event.worker + 1, Vec::new());
+            }
+            programs[event.worker].push(event);
+        }
+        programs.iter_mut().for_each(|events| events.sort_by_key(|event| event.began));
+        (programs, std::mem::take(&mut state.incidents))
+    }
+}

@@ -1,0 +1,198 @@
+//! The model: what POSIX and `docs/SEMANTICS.md` allow as an answer to a call, and what a call changes.
+//!
+//! A state keeps, for each name and each file, its values since the last one that is durable. A power cut makes
+//! all of them possible, until an answer shows which one is left.
+
+mod apply;
+pub(crate) mod content;
+mod names;
+
+use crate::history::{Event, Incident, Reply};
+use content::Content;
+use nacre_types::{Fid, Status};
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time after which an acknowledged change of names and attributes is durable: the interval at which an MDT
+/// syncs its log is a second, and a sync of a busy log takes as long as its flush.
+const DURABLE_AFTER: Duration = Duration::from_millis(2500);
+
+/// What a plan of faults allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Rules {
+    /// Hosts of MDTs lose power: changes of the last second may be lost, and `fsync` and `close` report `EIO`.
+    pub(crate) mdt_power: bool,
+    /// Hosts of OSTs lose power: data that was not synced may be lost.
+    pub(crate) ost_power: bool,
+    /// Clients can be unreachable for so long that servers evict them.
+    pub(crate) evictions: bool,
+    /// OSTs can be full.
+    pub(crate) full: bool,
+    /// Disks of OSTs fail.
+    pub(crate) io_errors: bool,
+}
+
+/// Whether a failed call can have taken effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Excuse {
+    /// The failure is not allowed.
+    None,
+    /// It is, and the call changed nothing.
+    NoEffect,
+    /// It is, and what the call writes may have been written in part.
+    Partial,
+}
+
+impl Rules {
+    fn loses_data(&self) -> bool {
+        self.ost_power || self.mdt_power || self.evictions || self.io_errors
+    }
+
+    /// Returns whether faults excuse a failure that the state of the file system does not.
+    pub(crate) fn excuse(&self, event: &Event, status: Status) -> Excuse {
+        use crate::history::Call;
+        let is_of_data = matches!(
+            event.call,
+            Call::Read { .. }
+                | Call::Write { .. }
+                | Call::Append { .. }
+                | Call::Fsync { .. }
+                | Call::Close { .. }
+                | Call::Truncate { .. }
+                | Call::OpenFid { .. }
+                | Call::Stat { .. }
+                | Call::FsyncDir { .. }
+        );
+        match status {
+            Status::EIO if is_of_data && self.loses_data() => Excuse::Partial,
+            Status::ESTALE if self.evictions || self.mdt_power => Excuse::Partial,
+            Status::ENOSPC if self.full && is_of_data => Excuse::Partial,
+            _ => Excuse::None,
+        }
+    }
+}
+
+/// A value of a name, with the time when it was set and the client that did.
+#[derive(Clone, Debug, Hash)]
+pub(crate) struct Value {
+    pub(crate) fid: Option<Fid>,
+    time: Duration,
+    worker: usize,
+}
+
+/// A name: its values since the last durable one.
+#[derive(Clone, Debug, Default, Hash)]
+pub(crate) struct Entry {
+    values: Vec<Value>,
+    /// A power cut left one of the values.
+    is_open: bool,
+}
+
+#[derive(Clone, Debug, Hash)]
+pub(crate) struct Inode {
+    pub(crate) directory: bool,
+    pub(crate) striped: bool,
+    pub(crate) nlink: u32,
+    pub(crate) entries: BTreeMap<Vec<u8>, Entry>,
+    pub(crate) parent: Fid,
+    pub(crate) content: Content,
+    pub(crate) xattrs: BTreeMap<u8, u8>,
+    /// Opens by all clients.
+    pub(crate) opens: u32,
+    /// Time of its last change, apart from its data and names in it.
+    pub(crate) changed: Duration,
+    /// Links and attributes are not known since a power cut.
+    pub(crate) is_unsure: bool,
+}
+
+/// A state of the file system.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) inodes: BTreeMap<Fid, Arc<Inode>>,
+    pub(crate) rules: Rules,
+}
+
+/// Result of a check: the state after the call, or why the answer is wrong.
+pub(crate) type Verdict = Result<(), String>;
+
+fn wrong(expected: impl std::fmt::Debug) -> Verdict {
+    Err(format!("{expected:?} expected"))
+}
+
+/// Checks that a call failed with one of these.
+fn fails(event: &Event, allowed: &[Status]) -> Verdict {
+    match &event.result {
+        Err(status) if allowed.contains(status) => Ok(()),
+        _ => wrong(allowed),
+    }
+}
+
+fn is_done(event: &Event) -> Verdict {
+    if event.result == Ok(Reply::Done) { Ok(()) } else { wrong(Reply::Done) }
+}
+
+impl Hash for Model {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.inodes.hash(state);
+    }
+}
+
+impl Inode {
+    fn new(directory: bool, parent: Fid, changed: Duration) -> Inode {
+        Inode {
+            directory,
+            striped: false,
+            nlink: if directory { 2 } else { 1 },
+            entries: BTreeMap::new(),
+            parent,
+            content: Content::default(),
+            xattrs: BTreeMap::new(),
+            opens: 0,
+            changed,
+            is_unsure: false,
+        }
+    }
+
+    /// Returns true if no name leads to it: calls by FID may fail.
+    fn is_removed(&self) -> bool {
+        self.nlink == 0 || self.is_unsure
+    }
+}
+
+impl Model {
+    pub(crate) fn new(rules: Rules) -> Model {
+        let root = Inode::new(true, Fid::ROOT, Duration::ZERO);
+        Model { inodes: BTreeMap::from([(Fid::ROOT, Arc::new(root))]), rules }
+    }
+
+    pub(crate) fn inode(&self, fid: Fid) -> Option<&Inode> {
+        self.inodes.get(&fid).map(|inode| &**inode)
+    }
+
+    fn inode_mut(&mut self, fid: Fid) -> Option<&mut Inode> {
+        self.inodes.get_mut(&fid).map(Arc::make_mut)
+    }
+
+    /// Applies an incident at `time`.
+    pub(crate) fn incident(&mut self, incident: Incident, time: Duration) {
+        match incident {
+            Incident::OstPower(_) => self.change_all(|_, inode| inode.content.lose()),
+            Incident::MdtPower(mdt) => self.change_all(|fid, inode| {
+                inode.content.lose();
+                if fid.mdt_index() != mdt && !inode.striped {
+                    return;
+                }
+                inode.is_unsure |= inode.changed + DURABLE_AFTER > time && fid != Fid::ROOT;
+                inode.entries.values_mut().for_each(|entry| entry.lose(time));
+            }),
+        }
+    }
+
+    fn change_all(&mut self, change: impl Fn(Fid, &mut Inode)) {
+        for (fid, inode) in &mut self.inodes {
+            change(*fid, Arc::make_mut(inode));
+        }
+    }
+}

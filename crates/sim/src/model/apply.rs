@@ -1,0 +1,198 @@
+//! The calls, one by one.
+
+use super::{Excuse, Model, Verdict, fails, is_done, wrong};
+use crate::history::{Call, Event, Reply};
+use nacre_types::{Fid, Status};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Statuses of calls by FID on an inode without names.
+const REMOVED: [Status; 2] = [Status::ESTALE, Status::ENOENT];
+
+impl Model {
+    /// Checks the answer to a call in this state, and applies its changes. `is_alone`: no other call ran at the
+    /// same time.
+    ///
+    /// # Errors
+    /// Why the answer is wrong.
+    pub(crate) fn apply(&mut self, event: &Event, is_alone: bool) -> Verdict {
+        if let Err(status) = event.result {
+            match self.rules.excuse(event, status) {
+                Excuse::None => {}
+                Excuse::NoEffect => return Ok(()),
+                Excuse::Partial => return self.apply_partly(event),
+            }
+        }
+        match &event.call {
+            Call::Lookup { parent, name } => self.lookup(event, *parent, name),
+            Call::Open { parent, name, exclusive } => self.open(event, *parent, name, *exclusive),
+            Call::Mkdir { parent, name, striped } => self.mkdir(event, *parent, name, *striped),
+            Call::Unlink { parent, name, directory } => self.unlink(event, *parent, name, *directory),
+            Call::Link { fid, parent, name } => self.link(event, *fid, *parent, name),
+            Call::Rename { .. } => self.rename(event),
+            Call::List { fid } => self.list(event, *fid, is_alone),
+            Call::Stat { fid } => self.stat(event, *fid),
+            Call::SetXattr { fid, .. } | Call::GetXattr { fid, .. } => self.xattr(event, *fid),
+            Call::FsyncDir { fid } => self.sync_directory(event, *fid),
+            Call::OpenFid { fid, truncate } => self.open_fid(event, *fid, *truncate),
+            Call::Close { fid }
+            | Call::Write { fid, .. }
+            | Call::Append { fid, .. }
+            | Call::Read { fid, .. }
+            | Call::Truncate { fid, .. }
+            | Call::Fsync { fid } => self.data(event, *fid),
+        }
+    }
+
+    /// Applies a call that failed because of a fault and may have had a part of its effect.
+    fn apply_partly(&mut self, event: &Event) -> Verdict {
+        let (Call::Write { fid, .. }
+        | Call::Append { fid, .. }
+        | Call::Truncate { fid, .. }
+        | Call::Close { fid }) = event.call
+        else {
+            return Ok(());
+        };
+        let Some(inode) = self.inode_mut(fid) else { return Ok(()) };
+        match event.call {
+            Call::Write { offset, len, byte, .. } => {
+                inode.content.write_partly(Some(offset), len.into(), byte)
+            }
+            Call::Append { len, byte, .. } => inode.content.write_partly(None, len.into(), byte),
+            Call::Truncate { size, .. } => {
+                inode.content.resize(size);
+                inode.content.lose();
+            }
+            _ => inode.opens = inode.opens.saturating_sub(1),
+        }
+        inode.content.lose();
+        Ok(())
+    }
+
+    fn open_fid(&mut self, event: &Event, fid: Fid, truncate: bool) -> Verdict {
+        let Some(inode) = self.inode_mut(fid) else { return wrong("a known inode") };
+        if inode.is_removed() && event.result.is_err() {
+            return fails(event, &REMOVED);
+        }
+        is_done(event)?;
+        inode.opens += 1;
+        if truncate {
+            inode.content.resize(0);
+        }
+        Ok(())
+    }
+
+    /// Applies calls on open files, and truncation.
+    fn data(&mut self, event: &Event, fid: Fid) -> Verdict {
+        let Some(inode) = self.inode_mut(fid) else { return wrong("a known inode") };
+        if event.result.is_err() && (inode.is_unsure || inode.nlink == 0 && inode.opens == 0) {
+            return fails(event, &[Status::ESTALE, Status::ENOENT, Status::EIO]);
+        }
+        match &event.call {
+            Call::Write { offset, len, byte, sync, .. } => {
+                written(event, *len)?;
+                inode.content.write(*offset, (*len).into(), *byte);
+                if *sync {
+                    inode.content.sync();
+                }
+                Ok(())
+            }
+            Call::Append { len, byte, .. } => {
+                written(event, *len)?;
+                inode.content.append((*len).into(), *byte);
+                Ok(())
+            }
+            Call::Read { offset, len, .. } => match &event.result {
+                Ok(Reply::Bytes(found)) => inode.content.read(*offset, (*len).into(), found),
+                _ => wrong("bytes"),
+            },
+            Call::Truncate { size, .. } => {
+                is_done(event)?;
+                inode.content.resize(*size);
+                Ok(())
+            }
+            Call::Fsync { .. } => {
+                is_done(event)?;
+                inode.content.sync();
+                self.sync_names_to(fid, event.worker);
+                Ok(())
+            }
+            _ => {
+                inode.opens = inode.opens.saturating_sub(1);
+                is_done(event)
+            }
+        }
+    }
+
+    /// Makes the names by which a file is reached durable, as far as the program that syncs has set them.
+    fn sync_names_to(&mut self, file: Fid, worker: usize) {
+        let mut wanted = vec![file];
+        let mut seen = BTreeSet::new();
+        while let Some(fid) = wanted.pop() {
+            for (parent, inode) in &mut self.inodes {
+                let leads = inode.entries.iter().any(|(_, entry)| entry.now() == Some(fid));
+                if leads && seen.insert((*parent, fid)) {
+                    let entries = Arc::make_mut(inode).entries.values_mut();
+                    entries.filter(|entry| entry.now() == Some(fid)).for_each(|entry| entry.sync(worker));
+                    wanted.push(*parent);
+                }
+            }
+        }
+    }
+
+    fn sync_directory(&mut self, event: &Event, fid: Fid) -> Verdict {
+        let Some(inode) = self.inode_mut(fid) else { return wrong("a known directory") };
+        if inode.is_removed() && event.result.is_err() {
+            return fails(event, &REMOVED);
+        }
+        is_done(event)?;
+        inode.entries.values_mut().for_each(|entry| entry.sync(event.worker));
+        Ok(())
+    }
+
+    fn stat(&mut self, event: &Event, fid: Fid) -> Verdict {
+        let Some(inode) = self.inode_mut(fid) else { return fails(event, &REMOVED) };
+        let Ok(Reply::Attributes { directory, size, nlink }) = event.result else {
+            return if inode.is_removed() { fails(event, &REMOVED) } else { wrong("attributes") };
+        };
+        if inode.is_unsure {
+            return Ok(());
+        }
+        if directory != inode.directory {
+            return wrong(inode.directory);
+        }
+        // The count of links of a removed directory is not specified.
+        if nlink != inode.nlink && !(directory && inode.nlink == 0) {
+            return Err(format!("{} links expected", inode.nlink));
+        }
+        if directory { Ok(()) } else { inode.content.check_size(size) }
+    }
+
+    fn xattr(&mut self, event: &Event, fid: Fid) -> Verdict {
+        let Some(inode) = self.inode_mut(fid) else { return wrong("a known inode") };
+        if inode.is_removed() && event.result.is_err() {
+            return fails(event, &[Status::ESTALE, Status::ENOENT, Status::ENODATA]);
+        }
+        if inode.is_unsure {
+            return Ok(());
+        }
+        match &event.call {
+            Call::SetXattr { name, value, .. } => {
+                is_done(event)?;
+                inode.xattrs.insert(*name, *value);
+                inode.changed = event.times[1];
+                Ok(())
+            }
+            Call::GetXattr { name, .. } => match inode.xattrs.get(name) {
+                None => fails(event, &[Status::ENODATA]),
+                Some(value) if event.result == Ok(Reply::Xattr(*value)) => Ok(()),
+                Some(value) => wrong(value),
+            },
+            _ => wrong("an attribute"),
+        }
+    }
+}
+
+fn written(event: &Event, len: u32) -> Verdict {
+    if event.result == Ok(Reply::Written(len)) { Ok(()) } else { wrong(Reply::Written(len)) }
+}

@@ -1,0 +1,129 @@
+//! Operations of programs, decided before a run.
+
+use fastrand::Rng;
+use std::fmt;
+
+/// Number of different names.
+const NAMES: u8 = 4;
+/// Deepest path in components.
+const DEPTH_MAX: usize = 3;
+/// Open files of a program at most.
+pub(crate) const SLOTS: u8 = 3;
+/// Different extended attributes.
+const ATTRIBUTES: u8 = 2;
+
+/// A path from the root: numbers of names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Path(pub Vec<u8>);
+
+impl Path {
+    fn random(random: &mut Rng) -> Path {
+        let depth = [1, 1, 2, 2, 2, DEPTH_MAX][random.usize(..6)];
+        Path((0..depth).map(|_| random.u8(..NAMES)).collect())
+    }
+
+    /// Returns the path of a directory, possibly the root.
+    fn directory(random: &mut Rng) -> Path {
+        let depth = [0, 1, 1, 2][random.usize(..4)];
+        Path((0..depth).map(|_| random.u8(..NAMES)).collect())
+    }
+}
+
+/// Returns the name with this number.
+pub(crate) fn name(number: u8) -> Vec<u8> {
+    vec![b'a' + number % NAMES]
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|number| write!(f, "/{}", name(*number).escape_ascii()))?;
+        if self.0.is_empty() { f.write_str("/") } else { Ok(()) }
+    }
+}
+
+/// Where a new directory is placed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Where the default of its parent places it.
+    Default,
+    /// On this MDT.
+    Mdt(u8),
+    /// With shards on all MDTs.
+    Striped,
+}
+
+/// An operation of a program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the names are those of the system calls and their arguments")]
+pub enum Operation {
+    Open { slot: u8, path: Path, create: bool, exclusive: bool, truncate: bool },
+    Close { slot: u8 },
+    Write { slot: u8, offset: u64, len: u32, sync: bool },
+    Append { slot: u8, len: u32 },
+    Read { slot: u8, offset: u64, len: u32 },
+    Truncate { path: Path, size: u64 },
+    Stat { path: Path },
+    Mkdir { path: Path, place: Place },
+    Rmdir { path: Path },
+    Unlink { path: Path },
+    Link { from: Path, to: Path },
+    Rename { from: Path, to: Path },
+    List { path: Path },
+    SetXattr { path: Path, name: u8, value: u8 },
+    GetXattr { path: Path, name: u8 },
+    Fsync { slot: u8 },
+    FsyncDir { path: Path },
+    Sleep { ms: u32 },
+}
+
+/// Returns an offset near one of the places where something changes: the end of what a client holds back, of
+/// the part on the MDT, and of stripes.
+fn offset(random: &mut Rng) -> u64 {
+    let base = [0, 0, 0, 32 << 10, 64 << 10, 128 << 10][random.usize(..6)];
+    base + [0, 1, 100, 4096, 5000][random.usize(..5)]
+}
+
+fn length(random: &mut Rng) -> u32 {
+    [1, 100, 4096, 5000, 20_000, 70_000][random.usize(..6)]
+}
+
+impl Operation {
+    /// Returns an operation on a file system with this number of MDTs.
+    pub(crate) fn random(random: &mut Rng, mdts: u8) -> Operation {
+        let path = Path::random(random);
+        let slot = random.u8(..SLOTS);
+        match random.u8(..46) {
+            0..7 => {
+                let (create, exclusive) = (random.u8(..4) > 0, random.u8(..5) == 0);
+                Operation::Open { slot, path, create, exclusive, truncate: random.u8(..8) == 0 }
+            }
+            7..9 => Operation::Close { slot },
+            9..15 => {
+                let (offset, len) = (offset(random), length(random));
+                Operation::Write { slot, offset, len, sync: random.u8(..10) == 0 }
+            }
+            15..18 => Operation::Append { slot, len: length(random) },
+            18..22 => Operation::Read { slot, offset: offset(random), len: length(random) * 2 },
+            22..24 => Operation::Truncate { path, size: offset(random) },
+            24..27 => Operation::Stat { path },
+            27..31 => {
+                let place = match random.u8(..6) {
+                    0 | 1 => Place::Mdt(random.u8(..mdts)),
+                    2 if mdts > 1 => Place::Striped,
+                    _ => Place::Default,
+                };
+                Operation::Mkdir { path, place }
+            }
+            31 => Operation::Rmdir { path },
+            32..34 => Operation::Unlink { path },
+            34..36 => Operation::Link { from: path, to: Path::random(random) },
+            36..39 => Operation::Rename { from: path, to: Path::random(random) },
+            39 => Operation::List { path: Path::directory(random) },
+            40 => Operation::SetXattr { path, name: random.u8(..ATTRIBUTES), value: random.u8(1..) },
+            41 => Operation::GetXattr { path, name: random.u8(..ATTRIBUTES) },
+            42 | 43 => Operation::Fsync { slot },
+            44 => Operation::FsyncDir { path: Path::directory(random) },
+            _ => Operation::Sleep { ms: [1, 50, 300, 1500][random.usize(..4)] },
+        }
+    }
+}
