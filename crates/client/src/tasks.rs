@@ -52,8 +52,11 @@ impl Tasks {
         Tasks { shared: Arc::default(), threads_max: threads_max.max(1) }
     }
 
-    /// Returns the pool of this process.
+    /// Returns the pool of this process. In a simulation, where many processes are one, each caller gets its own.
     pub fn of_process() -> Arc<Tasks> {
+        if nacre_env::sim::is_here() {
+            return Arc::new(Tasks::new(nacre_env::cpu_count()));
+        }
         static POOL: LazyLock<Arc<Tasks>> = LazyLock::new(|| Arc::new(Tasks::new(nacre_env::cpu_count())));
         POOL.clone()
     }

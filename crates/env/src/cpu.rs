@@ -2,8 +2,14 @@
 
 use std::io;
 
-/// Returns the number of CPUs that this process may run on, at least 1.
+/// CPUs of the hosts of a simulation: enough for pools to have several threads.
+const SIMULATED_CPUS: usize = 2;
+
+/// Returns the number of CPUs that this process may run on, at least 1; in a simulation always the same.
 pub fn cpu_count() -> usize {
+    if crate::sim::is_here() {
+        return SIMULATED_CPUS;
+    }
     online_cpus().len().max(1)
 }
 

@@ -181,6 +181,11 @@ pub fn number_here() -> Option<(u64, u32)> {
     here().map(|here| (here.simulation.seed, here.thread as u32))
 }
 
+/// Describes the threads of this simulation that have not ended: where each waits, and for what.
+pub fn describe() -> String {
+    here().map_or_else(String::new, |here| here.simulation.state.lock().describe())
+}
+
 /// Runs `work` as the first thread of a simulation.
 ///
 /// # Panics

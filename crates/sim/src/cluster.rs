@@ -1,6 +1,7 @@
 //! A file system in one process: targets and clients on hosts of their own, over a simulated network.
 
 use crate::disk::{Backend, Disk};
+use crate::fault::Node;
 use crate::host::Host;
 use crate::mount::Mount;
 use crate::target::{Map, Target};
@@ -91,6 +92,15 @@ impl Cluster {
         let running = self.targets.iter_mut().filter_map(|target| target.running.take());
         let failed: Vec<String> = running.filter_map(|running| running.stop().err()).collect();
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    }
+
+    /// Returns the position of a server among the targets.
+    pub(crate) fn index_of(&self, node: Node) -> usize {
+        match node {
+            Node::Mdt(number) => usize::from(number),
+            Node::Ost(number) => self.map.mdts.len() + usize::from(number),
+            Node::Client(_) => unreachable!("clients are no targets"),
+        }
     }
 
     /// Returns a directory for another disk.

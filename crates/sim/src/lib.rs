@@ -2,7 +2,9 @@
 //! that a seed chooses.
 
 mod cluster;
+mod conduct;
 mod disk;
+mod fault;
 mod history;
 mod host;
 mod linear;
@@ -17,6 +19,7 @@ mod target;
 
 pub use cluster::{Cluster, Shape};
 pub use disk::Backend;
+pub use fault::{Fault, Node, Timed};
 pub use host::Host;
 pub use mount::Mount;
 pub use operation::{Operation, Path, Place};

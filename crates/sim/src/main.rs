@@ -31,6 +31,7 @@ fn main() {
         }
         if let Some(problem) = report.problem {
             failed += 1;
+            println!("FAILED {:?} {:?}", plan.shape, plan.faults);
             println!("{problem}");
         }
     }

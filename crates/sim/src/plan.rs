@@ -1,8 +1,10 @@
 //! The plan of a run: everything that a seed decides before it begins.
 
 use crate::cluster::Shape;
+use crate::fault::Timed;
 use crate::operation::Operation;
 use fastrand::Rng;
+use std::time::Duration;
 
 /// A plan. The schedule of threads follows from the seed as well, but is decided during the run.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -13,6 +15,10 @@ pub struct Plan {
     pub shape: Shape,
     /// Operations of each client's program.
     pub programs: Vec<Vec<Operation>>,
+    /// Faults, in no particular order.
+    pub faults: Vec<Timed>,
+    /// Longest additional delay of messages.
+    pub jitter: Duration,
 }
 
 /// Sizes of runs.
@@ -20,11 +26,15 @@ pub struct Plan {
 pub struct Sizes {
     /// Operations of each program.
     pub operations: usize,
+    /// Faults at most.
+    pub faults: usize,
+    /// Hosts of servers may lose power.
+    pub power: bool,
 }
 
 impl Default for Sizes {
     fn default() -> Sizes {
-        Sizes { operations: 40 }
+        Sizes { operations: 40, faults: 4, power: true }
     }
 }
 
@@ -36,6 +46,11 @@ impl Plan {
         let program =
             |random: &mut Rng| (0..sizes.operations).map(|_| Operation::random(random, shape.mdts)).collect();
         let programs = (0..shape.clients).map(|_| program(&mut random)).collect();
-        Plan { seed, shape, programs }
+        let jitter = Duration::from_micros([0, 0, 50, 2000][random.usize(..4)]);
+        let span = Duration::from_millis([20, 300, 5000][random.usize(..3)]);
+        let power = sizes.power && random.bool();
+        let count = random.usize(..=sizes.faults);
+        let faults = (0..count).map(|_| Timed::random(&mut random, shape, span, power)).collect();
+        Plan { seed, shape, programs, faults, jitter }
     }
 }

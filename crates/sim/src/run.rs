@@ -1,18 +1,29 @@
-//! A run: a cluster, programs, and the checks afterwards.
+//! A run: a cluster, programs, faults, and the checks afterwards.
 
 use crate::cluster::Cluster;
+use crate::conduct::Conductor;
+use crate::fault;
 use crate::history::History;
 use crate::linear;
-use crate::model::{Model, Rules};
+use crate::model::Model;
+use crate::mount::Mount;
 use crate::plan::Plan;
 use crate::program::Program;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
+use nacre_env::thread::JoinHandle;
 use nacre_types::Fid;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 /// Time after which threads that have nothing to do have ended.
 const REST: Duration = Duration::from_secs(120);
+/// Time after the last fault within which all programs end: recovery windows, deadlines of locks and of evicted
+/// clients, one after the other.
+const HEALED: Duration = Duration::from_secs(400);
+/// Interval at which the programs are looked at.
+const POLL: Duration = Duration::from_millis(100);
 
 /// Result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,35 +34,88 @@ pub struct Report {
     pub problem: Option<String>,
 }
 
+/// Panics of threads of simulations.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Records panics of threads of simulations, instead of printing them.
+fn watch_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if nacre_env::sim::is_here() {
+                let trace = std::backtrace::Backtrace::capture();
+                PANICS.lock().push(format!("a thread panicked: {info}\n{trace}"));
+            } else {
+                before(info);
+            }
+        }));
+    });
+}
+
 /// Carries a plan out, with files below `scratch`. To be called in a simulation.
 pub fn run(plan: &Plan, scratch: &Path) -> Report {
+    watch_panics();
     let mut cluster = Cluster::start(plan.shape, scratch);
     let history = History::new();
-    let mounts: Vec<_> =
-        (0..plan.programs.len()).map(|number| cluster.mount(number).expect("mounted")).collect();
-    nacre_env::thread::scope(|scope| {
-        for (number, (mount, operations)) in mounts.iter().zip(&plan.programs).enumerate() {
-            let history = history.clone();
-            scope.spawn(move || {
-                mount.process.run(|| {
-                    let mut program = Program::new(number, mount.client.clone(), history);
-                    operations.iter().for_each(|operation| program.run(operation));
-                    program.end();
-                });
-            });
-        }
-    });
+    let start = |number| cluster.mount(number).expect("mounted");
+    let mounts: Vec<Arc<Mount>> = (0..plan.programs.len()).map(start).map(Arc::new).collect();
+    cluster.network().jitter(plan.seed, plan.jitter);
+    let programs = start_programs(plan, &mounts, &history);
+    let clients = mounts.iter().map(|mount| mount.process).collect();
+    let mut conductor = Conductor::new(&mut cluster, clients, history.clone(), plan.seed);
+    conductor.conduct(&plan.faults);
+    if let Err(problem) = await_all(programs) {
+        // Nothing can be stopped in order.
+        let report = Report { calls: 0, problem: Some(problem) };
+        std::mem::forget((mounts, conductor));
+        std::mem::forget(cluster);
+        return report;
+    }
+    conductor.finish();
     audit(&mounts[0], &history, plan.programs.len());
-    mounts.into_iter().for_each(crate::mount::Mount::stop);
+    mounts.into_iter().filter_map(Arc::into_inner).for_each(Mount::stop);
     let stopped = cluster.stop();
     nacre_env::thread::sleep(REST);
     let (programs, incidents) = history.take();
     let calls = programs.iter().map(Vec::len).sum();
-    let checked = linear::check(&programs, &incidents, Model::new(Rules::default()));
-    Report { calls, problem: checked.and(stopped).err() }
+    let panics = std::mem::take(&mut *PANICS.lock());
+    let panicked = if panics.is_empty() { Ok(()) } else { Err(panics.join("\n")) };
+    let checked = linear::check(&programs, &incidents, Model::new(fault::rules(&plan.faults)));
+    Report { calls, problem: panicked.and(checked).and(stopped).err() }
+}
+
+fn start_programs(plan: &Plan, mounts: &[Arc<Mount>], history: &Arc<History>) -> Vec<JoinHandle<()>> {
+    let start = |(number, mount): (usize, &Arc<Mount>)| {
+        let (client, history) = (mount.client.clone(), history.clone());
+        let operations = plan.programs[number].clone();
+        let work = move || {
+            let mut program = Program::new(number, client, history);
+            operations.iter().for_each(|operation| program.run(operation));
+            program.end();
+        };
+        let spawn = || nacre_env::thread::Builder::new().name(format!("program {number}")).spawn(work);
+        mount.process.run(spawn).expect("a thread starts")
+    };
+    mounts.iter().enumerate().map(start).collect()
+}
+
+/// Waits for the ends of all programs.
+fn await_all(programs: Vec<JoinHandle<()>>) -> Result<(), String> {
+    let until = Instant::now() + HEALED;
+    while !programs.iter().all(JoinHandle::is_finished) {
+        if Instant::now() > until {
+            let waiting = nacre_env::sim::describe();
+            return Err(format!("programs wait {HEALED:?} after the last fault:{waiting}"));
+        }
+        nacre_env::thread::sleep(POLL);
+    }
+    // A panic was recorded when it happened.
+    programs.into_iter().for_each(|program| drop(program.join()));
+    Ok(())
 }
 
 /// Reads the whole tree.
-fn audit(mount: &crate::mount::Mount, history: &Arc<History>, number: usize) {
+fn audit(mount: &Mount, history: &Arc<History>, number: usize) {
     mount.process.run(|| Program::new(number, mount.client.clone(), history.clone()).audit(Fid::ROOT));
 }

@@ -7,6 +7,7 @@ use nacre_oss::{ObjectServer, OssConfig};
 use nacre_rpc::tcp::{ClientIdentity, Network, Server, SimulatedNetwork, Targets, TcpMds, TcpOss};
 use nacre_rpc::{ClientConfig, LoOss, MdsEndpoint, NoCallbacks, OssEndpoint, ServerConfig};
 use nacre_store::MetaStoreOptions;
+use nacre_store::object::simulated::Simulated;
 use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore};
 use nacre_types::{Nid, TargetId, TargetKind};
 use std::collections::BTreeMap;
@@ -118,6 +119,14 @@ impl Target {
 
     /// Opens the object store of an OST.
     pub(crate) fn open_objects(&self, create: bool) -> Box<dyn ObjectStore> {
+        match self.open_plain(create) {
+            store if self.backend == Backend::File => Box::new(Simulated::new(store)),
+            // A device has simulated service times of its own.
+            store => store,
+        }
+    }
+
+    fn open_plain(&self, create: bool) -> Box<dyn ObjectStore> {
         let dir = &self.disk.dir;
         let label = format!("{FSNAME}-{}", self.id);
         match &self.disk.objects {

@@ -138,9 +138,9 @@ type Choice<'a> = &'a mut dyn FnMut(usize) -> usize;
 /// See the [module documentation](self).
 #[derive(Default)]
 pub struct Tree {
-    state: Mutex<State>,
-    /// Number of changes and syncs before a call of the function.
-    look: Mutex<Option<(u64, Look)>>,
+    /// The state, and a number of changes and syncs before a call of a function. One lock, so that no thread
+    /// of a simulation is stopped between two.
+    state: Mutex<(State, Option<(u64, Look)>)>,
     /// A sync of a file does nothing, to verify that the tests detect that.
     pub(super) forgets: AtomicBool,
 }
@@ -155,28 +155,28 @@ impl Tree {
     /// Calls `look` with the state that a power cut leaves after `steps` more changes and syncs of files.
     #[cfg(test)]
     pub(super) fn cut_after(&self, steps: u64, look: impl FnOnce(&Tree) + Send + 'static) {
-        *self.look.lock() = Some((steps, Box::new(look)));
+        self.state.lock().1 = Some((steps, Box::new(look)));
     }
 
     /// Returns the files as a power cut at this moment may leave them: for each unsynced page, size and name
     /// `choose` picks one of so many versions, the first of which is the durable one.
     pub fn after_power_cut(&self, choose: Choice<'_>) -> Tree {
-        Tree::after_cut(&self.state.lock(), choose)
+        Tree::after_cut(&self.state.lock().0, choose)
     }
 
     /// Returns a copy, which shares nothing with this one.
     pub fn copy(&self) -> Tree {
-        Tree { state: Mutex::new(self.state.lock().clone()), ..Tree::default() }
+        Tree { state: Mutex::new((self.state.lock().0.clone(), None)), ..Tree::default() }
     }
 
     /// Replaces the faults of the medium.
     pub fn limit(&self, limits: Limits) {
-        self.state.lock().limits = limits;
+        self.state.lock().0.limits = limits;
     }
 
     /// Returns the number of allocated pages of 4 KiB.
     pub fn used_pages(&self) -> u64 {
-        self.state.lock().used_pages()
+        self.state.lock().0.used_pages()
     }
 
     fn after_cut(state: &State, choose: Choice<'_>) -> Tree {
@@ -195,14 +195,13 @@ impl Tree {
                 left.names.insert(path.clone(), Name { file: name.file, is_durable: true });
             }
         }
-        Tree { state: Mutex::new(left), ..Tree::default() }
+        Tree { state: Mutex::new((left, None)), ..Tree::default() }
     }
 
     /// Changes or syncs something.
     fn step<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.state.lock();
-        let mut look = self.look.lock();
-        if let Some((left, _)) = &mut *look {
+        let (state, look) = &mut *self.state.lock();
+        if let Some((left, _)) = look {
             *left = left.saturating_sub(1);
             if *left == 0
                 && let Some((_, look)) = look.take()
@@ -214,15 +213,14 @@ impl Tree {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     (random >> 33) as usize % count.max(1)
                 };
-                look(&Tree::after_cut(&state, &mut choose));
+                look(&Tree::after_cut(state, &mut choose));
             }
         }
-        drop(look);
-        change(&mut state)
+        change(state)
     }
 
     pub(super) fn open_file(self: &Arc<Self>, path: &str, flags: OFlags) -> Result<File> {
-        let known = self.state.lock().names.get(path).map(|name| name.file);
+        let known = self.state.lock().0.names.get(path).map(|name| name.file);
         let number = match known {
             Some(_) if flags.contains(OFlags::EXCL) => return Err(Errno::EXIST),
             Some(number) => number,
@@ -246,7 +244,7 @@ impl Tree {
     }
 
     pub(super) fn names(&self, directory: &str) -> Option<Vec<Vec<u8>>> {
-        let state = self.state.lock();
+        let state = &self.state.lock().0;
         state.directories.get(directory)?;
         let of = |path: &String| path.strip_prefix(directory)?.strip_prefix('/').map(|name| name.into());
         Some(state.names.keys().filter_map(of).collect())
@@ -272,7 +270,7 @@ impl Tree {
     }
 
     pub(super) fn space(&self) -> StatVfs {
-        let state = self.state.lock();
+        let state = &self.state.lock().0;
         let most = state.limits.pages_max.unwrap_or(BLOCKS);
         let free = most.saturating_sub(state.used_pages());
         StatVfs {
@@ -299,7 +297,7 @@ pub(super) struct File {
 
 impl File {
     fn look<R>(&self, look: impl FnOnce(&Content) -> R) -> R {
-        look(self.tree.state.lock().files[self.number].now())
+        look(self.tree.state.lock().0.files[self.number].now())
     }
 
     fn change(&self, change: impl FnOnce(&mut Content)) -> Result<()> {
