@@ -189,9 +189,13 @@ impl Mds {
 
     /// Assigns an unused sequence.
     fn allocate_sequence(&self, caller: &Caller<'_>) -> StatusResult<MdsAnswer> {
-        self.leaves
-            .records
-            .take_sequence(|tx, sequence| self.core.commits.finish(caller, tx, MdsReply::Sequence(sequence)))
+        let records = &self.leaves.records;
+        let finish = |tx, sequence| self.core.commits.finish(caller, tx, MdsReply::Sequence(sequence));
+        let answer = records.take_sequence(finish)?;
+        // After a power cut another client would get the same one, and both would create inodes with the same
+        // FIDs. A client needs a sequence once in many thousand creates.
+        records.sync(answer.transno)?;
+        Ok(answer)
     }
 
     fn capabilities_of(&self, caller: &Caller<'_>, fid: &Fid, wanted: Rights) -> StatusResult<MdsAnswer> {

@@ -92,3 +92,28 @@ fn what_was_acknowledged_survives_a_killed_process() {
     }
     assert!(expected.len() > 100);
 }
+
+#[test]
+fn a_sequence_that_a_client_got_is_not_given_out_again_after_a_power_cut() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [live, cut] = ["live", "cut"].map(|name| dir.path().join(name));
+    Mds::format(&live, &config()).expect("formats");
+    let witness = nacre_store::meta::witness::Witness::new(|_| {});
+    let sequence = |mds: &Arc<Mds>| {
+        let (export, _) = export(1, Nid::Lo);
+        mds.connect(&export).expect("connects");
+        let answer = mds.handle(&export, &Call::new(&Cred::system()), &MdsRequest::AllocateSequence);
+        let MdsReply::Sequence(sequence) = answer.expect("allocated").reply else { panic!("a sequence") };
+        sequence
+    };
+    let mds = witness.watch(|| Mds::open(&live, config(), Vec::new())).expect("starts");
+    let first = sequence(&mds);
+    let copied = Command::new("cp").arg("-r").args([&live, &cut]).status().expect("cp runs");
+    assert!(copied.success());
+    // Nothing is left that was not synced.
+    witness.medium().cut(&cut.join("meta"), &mut |_| 0).expect("written");
+    mds.stop().expect("stops");
+    let mds = Mds::open(&cut, config(), Vec::new()).expect("starts");
+    assert_ne!(sequence(&mds), first);
+    mds.stop().expect("stops");
+}
