@@ -214,6 +214,19 @@ impl Inodes {
         Ok(Found { node, attr, public, keep })
     }
 
+    /// As [`Inodes::found`], for an inode that a request has just created. Another client may have removed it
+    /// since, which does not make the create fail: then the attributes are those of the reply.
+    pub(crate) fn made(&self, attr: Attr, lease: u64, public: bool) -> FailureResult<Found> {
+        match self.found(attr, lease, public) {
+            Err(failure) if matches!(failure.status(), Status::ENOENT | Status::ESTALE) => {
+                let node = node_of(attr.fid)?;
+                self.nodes.remember(node, &attr, 0.into(), 1);
+                Ok(Found { node, attr, public, keep: Keep::default() })
+            }
+            found => found,
+        }
+    }
+
     /// Returns what may be cached of a reply to a request that was sent under `lease`.
     pub(crate) fn keep_of(&self, lease: u64) -> Keep {
         let alone = lease != 0 && lease == self.lease.number();

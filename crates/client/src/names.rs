@@ -268,7 +268,7 @@ impl Names {
             self.absences.on_empty(attr.fid, answer.lease.into());
         }
         self.nodes.note(parent.fid.inode_number(), &parent, answer.lease.into());
-        let mut found = self.inodes.found(attr, answer.lease, perm::searchable_by_all(&parent))?;
+        let mut found = self.inodes.made(attr, answer.lease, perm::searchable_by_all(&parent))?;
         found.keep.name |= found.public && watch.still();
         Ok(found)
     }

@@ -117,7 +117,9 @@ impl<'a> Conductor<'a> {
                     sim::shift_wall(process.number, seconds.into());
                 }
             }
-            Fault::Full(ost) => self.limit(ost, |used| Limits { pages_max: Some(used + PAGES_LEFT), fails: false }),
+            Fault::Full(ost) => {
+                self.limit(ost, |used| Limits { pages_max: Some(used + PAGES_LEFT), fails: false })
+            }
             Fault::IoErrors(ost) => self.limit(ost, |_| Limits { pages_max: None, fails: true }),
             Fault::Slow(ost, ms) => {
                 let seek = Duration::from_millis(ms.into());

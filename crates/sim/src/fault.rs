@@ -103,6 +103,7 @@ impl Timed {
 pub(crate) fn rules(faults: &[Timed]) -> Rules {
     let mut rules = Rules::default();
     for Timed { lasts, fault, .. } in faults {
+        rules.downtime |= *lasts >= EVICTION;
         match fault {
             Fault::Power(Node::Mdt(_)) => rules.mdt_power = true,
             Fault::Power(_) => rules.ost_power = true,

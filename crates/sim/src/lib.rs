@@ -15,6 +15,7 @@ mod plan;
 mod program;
 mod random;
 mod run;
+mod shrink;
 mod target;
 
 pub use cluster::{Cluster, Shape};
@@ -25,6 +26,7 @@ pub use mount::Mount;
 pub use operation::{Operation, Path, Place};
 pub use plan::{Plan, Sizes};
 pub use run::{Report, run};
+pub use shrink::shrink;
 
 use nacre_env::sim::{Options, Outcome};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,39 +1,172 @@
-//! The program `nacre-sim`.
+//! The program `nacre-sim`: runs seeds of the simulator, and shrinks plans that fail.
 
-use nacre_sim::{Plan, Sizes, run_plan, trace_hash};
-use std::time::Instant;
+use nacre_sim::{Plan, Sizes, run_plan, shrink, trace_hash};
+use std::ops::Range;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
-fn main() {
-    let mut args = std::env::args().skip(1).filter_map(|arg| arg.parse::<u64>().ok());
-    let (from, to) = (args.next().unwrap_or(1), args.next().unwrap_or(2));
-    let mut failed = 0;
-    for seed in from..to {
-        let plan = Plan::of_seed(seed, Sizes::default());
-        let begin = Instant::now();
-        let (report, outcome) = run_plan(&plan);
-        println!(
-            "seed {seed}: {} calls, {} steps, {:?} in {:?}, hash {:x}, left {:?}",
-            report.calls,
-            outcome.steps.len(),
-            outcome.time,
-            begin.elapsed(),
-            trace_hash(&outcome),
-            outcome.left,
-        );
-        if std::env::var_os("NACRE_SIM_STEPS").is_some() {
-            let mut counts = std::collections::BTreeMap::<String, usize>::new();
-            for step in &outcome.steps {
-                *counts.entry(step.at.to_string()).or_default() += 1;
+const USAGE: &str =
+    "usage: nacre-sim [--seed N | --seeds A..B] [--jobs N] [--operations N] [--faults N] [--no-power]
+                 [--history] [--shrink] [--seconds N]
+
+  --seed N        run one seed and describe it
+  --seeds A..B    run each seed in a process of its own; print those that fail
+  --jobs N        processes at the same time; 2 unless given
+  --operations N  operations of each program
+  --faults N      faults at most
+  --no-power      no power cuts
+  --history       print all calls with their answers
+  --shrink        remove operations and faults from a plan that fails, as long as it fails
+  --seconds N     real time after which a run counts as hung; 60 unless given
+";
+
+/// Arguments of the program.
+struct Arguments {
+    seeds: Range<u64>,
+    is_single: bool,
+    jobs: usize,
+    sizes: Sizes,
+    history: bool,
+    shrinks: bool,
+    limit: Duration,
+    /// Arguments for the processes of single seeds.
+    passed_on: Vec<String>,
+}
+
+fn number<T: std::str::FromStr>(option: &str, value: Option<String>) -> Result<T, String> {
+    value.and_then(|value| value.parse().ok()).ok_or_else(|| format!("{option} needs a number"))
+}
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut parsed = Arguments {
+        seeds: 0..100,
+        is_single: false,
+        jobs: 2,
+        sizes: Sizes::default(),
+        history: false,
+        shrinks: false,
+        limit: Duration::from_secs(60),
+        passed_on: Vec::new(),
+    };
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--seed" => {
+                let seed: u64 = number(&arg, args.next())?;
+                (parsed.seeds, parsed.is_single) = (seed..seed + 1, true);
             }
-            let mut counts: Vec<_> = counts.into_iter().collect();
-            counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-            counts.iter().take(25).for_each(|(at, count)| println!("{count:8} {at}"));
-        }
-        if let Some(problem) = report.problem {
-            failed += 1;
-            println!("FAILED {:?} {:?}", plan.shape, plan.faults);
-            println!("{problem}");
+            "--seeds" => {
+                let text = args.next().unwrap_or_default();
+                let range = text.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
+                parsed.seeds = range.ok_or("--seeds needs a range such as 0..100")?;
+            }
+            "--jobs" => parsed.jobs = number::<usize>(&arg, args.next())?.max(1),
+            "--seconds" => parsed.limit = Duration::from_secs(number(&arg, args.next())?),
+            "--operations" => parsed.sizes.operations = number(&arg, args.next())?,
+            "--faults" => parsed.sizes.faults = number(&arg, args.next())?,
+            "--no-power" => parsed.sizes.power = false,
+            "--history" => parsed.history = true,
+            "--shrink" => parsed.shrinks = true,
+            _ => return Err(format!("unknown argument {arg}")),
         }
     }
-    println!("{failed} failed");
+    let Sizes { operations, faults, power } = parsed.sizes;
+    parsed.passed_on.extend([
+        "--operations".into(),
+        operations.to_string(),
+        "--faults".into(),
+        faults.to_string(),
+    ]);
+    parsed.passed_on.extend((!power).then(|| "--no-power".into()));
+    parsed.passed_on.extend(parsed.shrinks.then(|| "--shrink".into()));
+    Ok(parsed)
+}
+
+fn main() -> ExitCode {
+    match parse(std::env::args().skip(1)) {
+        Err(problem) => {
+            eprintln!("nacre-sim: {problem}\n{USAGE}");
+            ExitCode::from(2)
+        }
+        Ok(args) if args.is_single => run_one(&args),
+        Ok(args) => run_many(&args),
+    }
+}
+
+/// Runs one seed in this process.
+fn run_one(args: &Arguments) -> ExitCode {
+    let seed = args.seeds.start;
+    let plan = Plan::of_seed(seed, args.sizes);
+    let begin = Instant::now();
+    let (report, outcome) = run_plan(&plan);
+    println!(
+        "seed {seed}: {} calls, {} steps, {:?} simulated in {:?}, trace {:016x}",
+        report.calls,
+        outcome.steps.len(),
+        outcome.time,
+        begin.elapsed(),
+        trace_hash(&outcome),
+    );
+    if args.history {
+        report.history.iter().for_each(|call| println!("{call}"));
+    }
+    let Some(problem) = report.problem else { return ExitCode::SUCCESS };
+    println!("{problem}\n{}", plan.describe());
+    println!("again: nacre-sim --seed {seed} {}", args.passed_on.join(" "));
+    if args.shrinks {
+        let (small, problem) = shrink(&plan, problem);
+        println!("smallest plan that fails:\n{}\n{problem}", small.describe());
+    }
+    ExitCode::FAILURE
+}
+
+/// Runs each seed in a process of its own, so that one that hangs or aborts ends no other.
+fn run_many(args: &Arguments) -> ExitCode {
+    let program = std::env::current_exe().expect("the program has a path");
+    let mut seeds = args.seeds.clone();
+    let mut running: Vec<(u64, Instant, Child)> = Vec::new();
+    let (mut failed, begin) = (Vec::new(), Instant::now());
+    loop {
+        while running.len() < args.jobs
+            && let Some(seed) = seeds.next()
+        {
+            let child = Command::new(&program)
+                .args(["--seed", &seed.to_string()])
+                .args(&args.passed_on)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn();
+            match child {
+                Ok(child) => running.push((seed, Instant::now(), child)),
+                Err(error) => {
+                    eprintln!("nacre-sim: cannot start a process for seed {seed}: {error}");
+                    return ExitCode::FAILURE;
+                }
+            }
+        }
+        if running.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        let mut left = Vec::new();
+        for (seed, started, mut child) in running {
+            let is_late = started.elapsed() > args.limit;
+            match child.try_wait() {
+                Ok(None) if !is_late => left.push((seed, started, child)),
+                Ok(Some(status)) if status.success() => {}
+                _ => {
+                    let _ = child.kill();
+                    let output = child.wait_with_output().map(|output| (output.stdout, output.stderr));
+                    let (out, err) = output.unwrap_or_default();
+                    let reason = if is_late { "hangs" } else { "fails" };
+                    println!("=== seed {seed} {reason}\n{}", String::from_utf8_lossy(&out));
+                    println!("{}", String::from_utf8_lossy(&err));
+                    failed.push(seed);
+                }
+            }
+        }
+        running = left;
+    }
+    let count = args.seeds.end.saturating_sub(args.seeds.start);
+    println!("{count} seeds in {:?}, {} failed: {failed:?}", begin.elapsed(), failed.len());
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

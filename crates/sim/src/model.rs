@@ -28,6 +28,8 @@ pub(crate) struct Rules {
     pub(crate) ost_power: bool,
     /// Clients can be unreachable for so long that servers evict them.
     pub(crate) evictions: bool,
+    /// Servers can be unreachable for longer than requests between MDTs wait.
+    pub(crate) downtime: bool,
     /// OSTs can be full.
     pub(crate) full: bool,
     /// Disks of OSTs fail.
@@ -67,6 +69,8 @@ impl Rules {
         );
         match status {
             Status::EIO if is_of_data && self.loses_data() => Excuse::Partial,
+            // A request of an MDT to another one that is down has a deadline.
+            Status::ETIMEDOUT if self.downtime => Excuse::NoEffect,
             Status::ESTALE if self.evictions || self.mdt_power => Excuse::Partial,
             Status::ENOSPC if self.full && is_of_data => Excuse::Partial,
             _ => Excuse::None,
@@ -105,6 +109,8 @@ pub(crate) struct Inode {
     pub(crate) changed: Duration,
     /// Links and attributes are not known since a power cut.
     pub(crate) is_unsure: bool,
+    /// Names in it may have been lost, so that the count of its directories is not known.
+    pub(crate) is_recounted: bool,
 }
 
 /// A state of the file system.
@@ -152,6 +158,7 @@ impl Inode {
             opens: 0,
             changed,
             is_unsure: false,
+            is_recounted: false,
         }
     }
 
@@ -186,6 +193,7 @@ impl Model {
                 }
                 inode.is_unsure |= inode.changed + DURABLE_AFTER > time && fid != Fid::ROOT;
                 inode.entries.values_mut().for_each(|entry| entry.lose(time));
+                inode.is_recounted |= inode.entries.values().any(|entry| entry.is_open);
             }),
         }
     }

@@ -4,6 +4,7 @@ use crate::cluster::Shape;
 use crate::fault::Timed;
 use crate::operation::Operation;
 use fastrand::Rng;
+use std::fmt::Write;
 use std::time::Duration;
 
 /// A plan. The schedule of threads follows from the seed as well, but is decided during the run.
@@ -52,5 +53,18 @@ impl Plan {
         let count = random.usize(..=sizes.faults);
         let faults = (0..count).map(|_| Timed::random(&mut random, shape, span, power)).collect();
         Plan { seed, shape, programs, faults, jitter }
+    }
+
+    /// Returns the plan as text.
+    pub fn describe(&self) -> String {
+        let mut text = format!("{:?}, seed {}, delays up to {:?} more", self.shape, self.seed, self.jitter);
+        for fault in &self.faults {
+            let _ = write!(text, "\n  at {:?} for {:?}: {:?}", fault.at, fault.lasts, fault.fault);
+        }
+        for (number, program) in self.programs.iter().enumerate() {
+            let operations: Vec<String> = program.iter().map(|operation| format!("{operation:?}")).collect();
+            let _ = write!(text, "\n  program {number}:\n    {}", operations.join("\n    "));
+        }
+        text
     }
 }

@@ -43,7 +43,9 @@ impl Program {
     }
 
     fn call(&self, call: Call, run: impl FnOnce(&Client) -> Result<Reply>) -> Result<Reply> {
-        self.history.record(self.number, call, || run(&self.client))
+        // As the front door does: conditions between client and servers are I/O errors for programs.
+        let run = || run(&self.client).map_err(|status| if status.0 < 4096 { status } else { Status::EIO });
+        self.history.record(self.number, call, run)
     }
 
     /// Looks a name up.

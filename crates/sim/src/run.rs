@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::conduct::Conductor;
 use crate::fault;
-use crate::history::History;
+use crate::history::{Event, History};
 use crate::linear;
 use crate::model::Model;
 use crate::mount::Mount;
@@ -32,6 +32,8 @@ pub struct Report {
     pub calls: usize,
     /// What is wrong, if anything is.
     pub problem: Option<String>,
+    /// All calls in the order of their ends, with their answers.
+    pub history: Vec<String>,
 }
 
 /// Panics of threads of simulations.
@@ -67,7 +69,7 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     conductor.conduct(&plan.faults);
     if let Err(problem) = await_all(programs) {
         // Nothing can be stopped in order.
-        let report = Report { calls: 0, problem: Some(problem) };
+        let report = Report { calls: 0, problem: Some(problem), history: told(&history.take().0) };
         std::mem::forget((mounts, conductor));
         std::mem::forget(cluster);
         return report;
@@ -82,7 +84,13 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     let panics = std::mem::take(&mut *PANICS.lock());
     let panicked = if panics.is_empty() { Ok(()) } else { Err(panics.join("\n")) };
     let checked = linear::check(&programs, &incidents, Model::new(fault::rules(&plan.faults)));
-    Report { calls, problem: panicked.and(checked).and(stopped).err() }
+    Report { calls, problem: panicked.and(checked).and(stopped).err(), history: told(&programs) }
+}
+
+fn told(programs: &[Vec<Event>]) -> Vec<String> {
+    let mut all: Vec<&Event> = programs.iter().flatten().collect();
+    all.sort_by_key(|event| event.ended);
+    all.into_iter().map(linear::describe).collect()
 }
 
 fn start_programs(plan: &Plan, mounts: &[Arc<Mount>], history: &Arc<History>) -> Vec<JoinHandle<()>> {

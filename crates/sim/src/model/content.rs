@@ -75,6 +75,18 @@ impl Content {
     }
 
     pub(crate) fn append(&mut self, len: u64, byte: u8) {
+        if self.is_open {
+            // The end may be that of another version than the bytes.
+            let longest = self.versions.iter().map(|version| version.bytes.len()).max().unwrap_or(0);
+            for at in 0..self.versions.len() {
+                let mut longer = self.versions[at].clone();
+                if longer.bytes.len() < longest && self.versions.len() < VERSIONS_MAX {
+                    Arc::make_mut(&mut longer.bytes).resize(longest, 0);
+                    longer.number ^= 1 << 61;
+                    self.versions.push(longer);
+                }
+            }
+        }
         self.change(1 << 63 ^ len << 8 ^ u64::from(byte), |bytes| {
             bytes.resize(bytes.len() + len as usize, byte);
         });
