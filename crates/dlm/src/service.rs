@@ -403,6 +403,11 @@ impl LockService {
         self.state.lock().engine.resources()
     }
 
+    /// Describes pairs of granted locks that exclude each other, of which there are none: for tests.
+    pub fn conflicts(&self) -> Vec<String> {
+        self.state.lock().engine.conflicts()
+    }
+
     /// Refuses new clients and ends all waits of the target's own threads (`ESHUTDOWN`).
     pub fn stop(&self) {
         let mut state = self.state.lock();

@@ -559,6 +559,24 @@ impl LockServer {
         self.locks.len()
     }
 
+    /// Describes pairs of granted locks that exclude each other, of which there are none: for tests.
+    pub fn conflicts(&self) -> Vec<String> {
+        let held = |lock: &Lock| lock.granted.map(|need| (lock.resource, need));
+        let all: Vec<&Lock> = self.locks.iter().map(|(_, lock)| lock).collect();
+        let mut found = Vec::new();
+        for (at, one) in all.iter().enumerate() {
+            for other in &all[at + 1..] {
+                let (Some((resource, need)), Some((same, with))) = (held(one), held(other)) else { continue };
+                let is_for = |lock: &Lock, of: &Lock| lock.on_behalf_of == Some(of.peer.client);
+                let may = one.peer.client == other.peer.client || is_for(one, other) || is_for(other, one);
+                if resource == same && need.conflicts_with(&with) && !may {
+                    found.push(format!("{:?}: {need:?} and {with:?}", self.resources[resource].id));
+                }
+            }
+        }
+        found
+    }
+
     /// Returns the number of resources in memory.
     pub fn resources(&self) -> usize {
         self.resources.len()

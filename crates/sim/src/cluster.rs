@@ -4,6 +4,7 @@ use crate::disk::{Backend, Disk};
 use crate::fault::Node;
 use crate::host::Host;
 use crate::mount::Mount;
+use crate::planted::Bug;
 use crate::target::{Map, Target};
 use nacre_rpc::tcp::SimulatedNetwork;
 use nacre_types::TargetId;
@@ -40,8 +41,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Formats and starts a file system below `scratch`.
-    pub fn start(shape: Shape, scratch: &Path) -> Cluster {
+    /// Formats and starts a file system below `scratch`, with a planted bug if one is given.
+    pub fn start(shape: Shape, bug: Option<Bug>, scratch: &Path) -> Cluster {
         let network = SimulatedNetwork::new(DELAY);
         let mdts =
             (0..shape.mdts).map(|number| (TargetId::mdt(number.into()), Host::new(MDT_HOSTS + number)));
@@ -64,7 +65,7 @@ impl Cluster {
         let nids = |kind| targets.iter().filter(move |target| target.id.kind == kind).map(|t| t.host.nid());
         let (mdts, osts) =
             (nids(nacre_types::TargetKind::Mdt).collect(), nids(nacre_types::TargetKind::Ost).collect());
-        let map = Map { network, mdts, osts };
+        let map = Map { network, mdts, osts, bug };
         let mut cluster = Cluster { map, targets, clients, scratch: scratch.to_owned(), disks: 0 };
         for target in &mut cluster.targets {
             target.format();

@@ -5,6 +5,7 @@ use crate::disk::Objects;
 use crate::fault::{Fault, Node, Timed};
 use crate::history::{History, Incident};
 use crate::host::Process;
+use crate::invariants;
 use fastrand::Rng;
 use nacre_env::clock::Instant;
 use nacre_env::sim;
@@ -17,6 +18,8 @@ use std::time::Duration;
 
 /// Longest pause, for processes whose disk is being copied.
 const LONG: Duration = Duration::from_secs(10_000);
+/// Interval at which locks are looked at.
+const LOOK: Duration = Duration::from_millis(20);
 /// Pages of 4 KiB that an OST has left when it becomes full.
 const PAGES_LEFT: u64 = 3;
 /// Bandwidth of a slow disk in bytes per second.
@@ -30,6 +33,8 @@ pub(crate) struct Conductor<'a> {
     random: Rng,
     /// Threads that stop what is left of killed processes.
     undertakers: Vec<JoinHandle<()>>,
+    /// The first violated invariant.
+    problem: Option<String>,
 }
 
 impl<'a> Conductor<'a> {
@@ -40,7 +45,7 @@ impl<'a> Conductor<'a> {
         seed: u64,
     ) -> Conductor<'a> {
         let random = Rng::with_seed(seed ^ 0x5eed);
-        Conductor { cluster, clients, history, random, undertakers: Vec::new() }
+        Conductor { cluster, clients, history, random, undertakers: Vec::new(), problem: None }
     }
 
     /// Begins and ends all faults in time.
@@ -51,8 +56,7 @@ impl<'a> Conductor<'a> {
         let mut actions: Vec<_> = begins.chain(ends).collect();
         actions.sort_unstable_by_key(|(at, number, begins)| (*at, *number, !*begins));
         for (at, number, begins) in actions {
-            let now = start.elapsed();
-            nacre_env::thread::sleep(at.saturating_sub(now));
+            self.pass(at.saturating_sub(start.elapsed()));
             if begins {
                 self.begin(faults[number].fault, faults[number].lasts);
             } else {
@@ -61,12 +65,31 @@ impl<'a> Conductor<'a> {
         }
     }
 
+    /// Waits, and looks at the locks of all targets meanwhile.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        loop {
+            if self.problem.is_none() {
+                self.problem = invariants::locks::check(self.cluster).err();
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            nacre_env::thread::sleep(left.min(LOOK));
+        }
+    }
+
     /// Waits until nothing is left of killed processes.
-    pub(crate) fn finish(self) {
+    ///
+    /// # Errors
+    /// A violated invariant.
+    pub(crate) fn finish(self) -> Result<(), String> {
         for undertaker in self.undertakers {
             // A panic was reported when it happened.
             let _ = undertaker.join();
         }
+        self.problem.map_or(Ok(()), Err)
     }
 
     fn ip(&self, node: Node) -> IpAddr {

@@ -1,6 +1,7 @@
 //! Clients, as a mount without FUSE assembles them.
 
 use crate::host::{Host, Process};
+use crate::planted::PlantedEvents;
 use crate::target::{FSNAME, Map};
 use nacre_client::{Caller, Client, ClientConfig, Lease, RemoteEvents};
 use nacre_rpc::tcp::{ClientIdentity, TcpMds, TcpOss};
@@ -43,7 +44,8 @@ impl Mount {
         let (mut mdts, mut listeners) = (Vec::new(), Vec::new());
         for (index, nid) in (0..).zip(&map.mdts) {
             let events = Arc::new(RemoteEvents::new(index, lease.callbacks(index), lease.locks().clone()));
-            let (endpoint, _) = TcpMds::connect(index, &[*nid], &identity, &map.rpc(), events.clone())?;
+            let planted = Arc::new(PlantedEvents { inner: events.clone(), bug: map.bug });
+            let (endpoint, _) = TcpMds::connect(index, &[*nid], &identity, &map.rpc(), planted)?;
             mdts.push(Arc::new(endpoint));
             listeners.push(events);
         }

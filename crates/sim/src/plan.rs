@@ -1,11 +1,15 @@
 //! The plan of a run: everything that a seed decides before it begins.
 
 use crate::cluster::Shape;
-use crate::fault::Timed;
+use crate::fault::{Fault, Node, Timed};
 use crate::operation::Operation;
+use crate::planted::{Bug, Needs};
 use fastrand::Rng;
 use std::fmt::Write;
 use std::time::Duration;
+
+/// Faults for a planted bug that needs some.
+const PLANTED_FAULTS: usize = 4;
 
 /// A plan. The schedule of threads follows from the seed as well, but is decided during the run.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,6 +24,8 @@ pub struct Plan {
     pub faults: Vec<Timed>,
     /// Longest additional delay of messages.
     pub jitter: Duration,
+    /// A planted bug, if there is one.
+    pub bug: Option<Bug>,
 }
 
 /// Sizes of runs.
@@ -52,7 +58,24 @@ impl Plan {
         let power = sizes.power && random.bool();
         let count = random.usize(..=sizes.faults);
         let faults = (0..count).map(|_| Timed::random(&mut random, shape, span, power)).collect();
-        Plan { seed, shape, programs, faults, jitter }
+        Plan { seed, shape, programs, faults, jitter, bug: None }
+    }
+
+    /// Plants a bug in the plan, with the faults that it needs.
+    pub fn plant(mut self, bug: Bug) -> Plan {
+        let mut random = Rng::with_seed(self.seed);
+        let fault = match bug.needs() {
+            Needs::Nothing => None,
+            Needs::MdtPower => Some(Fault::Power(Node::Mdt(0))),
+            Needs::OstPower => Some(Fault::Power(Node::Ost(0))),
+            Needs::MdtKills => Some(Fault::Kill(Node::Mdt(0))),
+        };
+        for _ in 0..fault.map_or(0, |_| PLANTED_FAULTS) {
+            let at = Duration::from_millis(random.u64(5..100));
+            let lasts = Duration::from_millis(5);
+            self.faults.extend(fault.map(|fault| Timed { at, lasts, fault }));
+        }
+        Plan { bug: Some(bug), ..self }
     }
 
     /// Returns the plan as text.

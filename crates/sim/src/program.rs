@@ -2,6 +2,7 @@
 //! FID.
 
 use crate::history::{Call, History, Reply};
+use crate::invariants::sizes;
 use crate::mount::root;
 use crate::operation::{Operation, Path, Place, SLOTS, name};
 use nacre_client::{Client, Created, NewFile, OpenFlags, Reader, RenameFlags, WriteOptions, XattrFlags};
@@ -367,24 +368,29 @@ impl Program {
     }
 
     /// Reads the whole tree below a directory.
-    pub(crate) fn audit(&self, directory: Fid) {
+    ///
+    /// # Errors
+    /// A file whose sizes differ.
+    pub(crate) fn audit(&self, directory: Fid) -> std::result::Result<(), String> {
         let _ = self.stat(directory);
-        let Ok(names) = self.list(directory) else { return };
+        let Ok(names) = self.list(directory) else { return Ok(()) };
         for name in names.into_keys() {
             match self.lookup(directory, name) {
-                Ok((fid, true)) => self.audit(fid),
-                Ok((fid, false)) => self.audit_file(fid),
+                Ok((fid, true)) => self.audit(fid)?,
+                Ok((fid, false)) => self.audit_file(fid)?,
                 Err(_) => {}
             }
         }
+        Ok(())
     }
 
-    fn audit_file(&self, fid: Fid) {
+    fn audit_file(&self, fid: Fid) -> std::result::Result<(), String> {
         let _ = self.stat(fid);
         let _ = self.get_xattr_of(fid, 0);
         if let Ok(handle) = self.open_fid(fid, false) {
             let _ = self.read_handle(fid, handle, 0, 1 << 20);
             let _ = self.close_handle(fid, handle);
         }
+        sizes::check(&self.client, fid)
     }
 }

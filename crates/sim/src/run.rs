@@ -4,6 +4,7 @@ use crate::cluster::Cluster;
 use crate::conduct::Conductor;
 use crate::fault;
 use crate::history::{Event, History};
+use crate::invariants;
 use crate::linear;
 use crate::model::Model;
 use crate::mount::Mount;
@@ -58,7 +59,7 @@ fn watch_panics() {
 /// Carries a plan out, with files below `scratch`. To be called in a simulation.
 pub fn run(plan: &Plan, scratch: &Path) -> Report {
     watch_panics();
-    let mut cluster = Cluster::start(plan.shape, scratch);
+    let mut cluster = Cluster::start(plan.shape, plan.bug, scratch);
     let history = History::new();
     let start = |number| cluster.mount(number).expect("mounted");
     let mounts: Vec<Arc<Mount>> = (0..plan.programs.len()).map(start).map(Arc::new).collect();
@@ -67,24 +68,45 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     let clients = mounts.iter().map(|mount| mount.process).collect();
     let mut conductor = Conductor::new(&mut cluster, clients, history.clone(), plan.seed);
     conductor.conduct(&plan.faults);
-    if let Err(problem) = await_all(programs) {
+    if let Err(problem) = await_all(programs, &mut conductor) {
         // Nothing can be stopped in order.
         let report = Report { calls: 0, problem: Some(problem), history: told(&history.take().0) };
         std::mem::forget((mounts, conductor));
         std::mem::forget(cluster);
         return report;
     }
-    conductor.finish();
-    audit(&mounts[0], &history, plan.programs.len());
+    let mut problems = Problems::default();
+    problems.add(conductor.finish());
+    problems.add(audit(&mounts[0], &history, plan.programs.len()));
     mounts.into_iter().filter_map(Arc::into_inner).for_each(Mount::stop);
-    let stopped = cluster.stop();
+    problems.add(invariants::rest::await_rest(&cluster));
+    problems.add(cluster.stop());
     nacre_env::thread::sleep(REST);
+    problems.add(match cluster.network().connections() {
+        0 => Ok(()),
+        count => Err(format!("{count} connections are left")),
+    });
+    let rules = fault::rules(&plan.faults);
+    problems.add(invariants::checked::check(&cluster));
+    problems.add(invariants::objects::check(&cluster, &rules));
     let (programs, incidents) = history.take();
-    let calls = programs.iter().map(Vec::len).sum();
-    let panics = std::mem::take(&mut *PANICS.lock());
-    let panicked = if panics.is_empty() { Ok(()) } else { Err(panics.join("\n")) };
-    let checked = linear::check(&programs, &incidents, Model::new(fault::rules(&plan.faults)));
-    Report { calls, problem: panicked.and(checked).and(stopped).err(), history: told(&programs) }
+    problems.add(linear::check(&programs, &incidents, Model::new(rules)));
+    std::mem::take(&mut *PANICS.lock()).into_iter().for_each(|panic| problems.add(Err(panic)));
+    Report { calls: programs.iter().map(Vec::len).sum(), problem: problems.all(), history: told(&programs) }
+}
+
+/// What is wrong in a run.
+#[derive(Default)]
+struct Problems(Vec<String>);
+
+impl Problems {
+    fn add(&mut self, checked: Result<(), String>) {
+        self.0.extend(checked.err());
+    }
+
+    fn all(self) -> Option<String> {
+        (!self.0.is_empty()).then(|| self.0.join("\n"))
+    }
 }
 
 fn told(programs: &[Vec<Event>]) -> Vec<String> {
@@ -109,14 +131,14 @@ fn start_programs(plan: &Plan, mounts: &[Arc<Mount>], history: &Arc<History>) ->
 }
 
 /// Waits for the ends of all programs.
-fn await_all(programs: Vec<JoinHandle<()>>) -> Result<(), String> {
+fn await_all(programs: Vec<JoinHandle<()>>, conductor: &mut Conductor<'_>) -> Result<(), String> {
     let until = Instant::now() + HEALED;
     while !programs.iter().all(JoinHandle::is_finished) {
         if Instant::now() > until {
             let waiting = nacre_env::sim::describe();
             return Err(format!("programs wait {HEALED:?} after the last fault:{waiting}"));
         }
-        nacre_env::thread::sleep(POLL);
+        conductor.pass(POLL);
     }
     // A panic was recorded when it happened.
     programs.into_iter().for_each(|program| drop(program.join()));
@@ -124,6 +146,6 @@ fn await_all(programs: Vec<JoinHandle<()>>) -> Result<(), String> {
 }
 
 /// Reads the whole tree.
-fn audit(mount: &Mount, history: &Arc<History>, number: usize) {
-    mount.process.run(|| Program::new(number, mount.client.clone(), history.clone()).audit(Fid::ROOT));
+fn audit(mount: &Mount, history: &Arc<History>, number: usize) -> Result<(), String> {
+    mount.process.run(|| Program::new(number, mount.client.clone(), history.clone()).audit(Fid::ROOT))
 }

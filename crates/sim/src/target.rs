@@ -2,10 +2,13 @@
 
 use crate::disk::{Backend, Disk, Objects};
 use crate::host::{Host, Process};
+use crate::planted::{Bug, PlantedMds, PlantedOss};
 use nacre_mds::{Mds, MdsConfig};
 use nacre_oss::{ObjectServer, OssConfig};
 use nacre_rpc::tcp::{ClientIdentity, Network, Server, SimulatedNetwork, Targets, TcpMds, TcpOss};
-use nacre_rpc::{ClientConfig, LoOss, MdsEndpoint, NoCallbacks, OssEndpoint, ServerConfig};
+use nacre_rpc::{
+    ClientConfig, LoOss, MdsEndpoint, MdsService, NoCallbacks, OssEndpoint, OssService, ServerConfig,
+};
 use nacre_store::MetaStoreOptions;
 use nacre_store::object::simulated::Simulated;
 use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore};
@@ -26,12 +29,28 @@ pub(crate) struct Map {
     pub(crate) network: Arc<SimulatedNetwork>,
     pub(crate) mdts: Vec<Nid>,
     pub(crate) osts: Vec<Nid>,
+    /// A planted bug, if there is one.
+    pub(crate) bug: Option<Bug>,
 }
 
 impl Map {
     /// Returns the settings of connections.
     pub(crate) fn rpc(&self) -> ClientConfig {
         ClientConfig { network: Network::Simulated(self.network.clone()), ..ClientConfig::default() }
+    }
+
+    fn planted_mds(&self, mds: &Arc<Mds>) -> Arc<dyn MdsService> {
+        match self.bug {
+            Some(bug) => Arc::new(PlantedMds::new(mds.clone(), bug)),
+            None => mds.clone(),
+        }
+    }
+
+    fn planted_oss(&self, oss: &Arc<ObjectServer>) -> Arc<dyn OssService> {
+        match self.bug {
+            Some(bug) => Arc::new(PlantedOss::new(oss.clone(), bug)),
+            None => oss.clone(),
+        }
     }
 
     fn serve(&self, host: &Host, targets: Targets) -> Server {
@@ -112,25 +131,26 @@ impl Target {
             TargetKind::Mdt => {
                 return Mds::format(&self.disk.dir, &mds_config(self.id.index)).expect("formatted");
             }
-            _ => self.open_objects(true),
+            _ => self.open_objects(true, false),
         };
         store.close().expect("closed");
     }
 
-    /// Opens the object store of an OST.
-    pub(crate) fn open_objects(&self, create: bool) -> Box<dyn ObjectStore> {
-        match self.open_plain(create) {
+    /// Opens the object store of an OST. `forgets`: its files lose what was synced.
+    pub(crate) fn open_objects(&self, create: bool, forgets: bool) -> Box<dyn ObjectStore> {
+        match self.open_plain(create, forgets) {
             store if self.backend == Backend::File => Box::new(Simulated::new(store)),
             // A device has simulated service times of its own.
             store => store,
         }
     }
 
-    fn open_plain(&self, create: bool) -> Box<dyn ObjectStore> {
+    fn open_plain(&self, create: bool, forgets: bool) -> Box<dyn ObjectStore> {
         let dir = &self.disk.dir;
         let label = format!("{FSNAME}-{}", self.id);
         match &self.disk.objects {
             Objects::Files(files) => {
+                files.forget_syncs(forgets);
                 let options = FileStoreOptions { create, label, ..file_options() };
                 Box::new(FileStore::open_in_memory(dir, options, files).expect("the store opens"))
             }
@@ -155,11 +175,12 @@ impl Target {
         match self.id.kind {
             TargetKind::Mdt => self.open_mdt(map),
             _ => {
-                let store: Arc<dyn ObjectStore> = Arc::from(self.open_objects(false));
+                let store: Arc<dyn ObjectStore> =
+                    Arc::from(self.open_objects(false, map.bug == Some(Bug::FileSyncForgotten)));
                 let oss = ObjectServer::open(store, self.id.index, &self.disk.dir, &OssConfig::default());
                 let oss = Arc::new(oss.expect("the OST opens"));
                 oss.await_listening();
-                let targets = Targets::new().with_ost(self.id.index, oss.clone());
+                let targets = Targets::new().with_ost(self.id.index, map.planted_oss(&oss));
                 (Service::Ost { oss }, targets)
             }
         }
@@ -192,7 +213,9 @@ impl Target {
             .collect();
         mds.set_peers(peers).expect("threads start");
         let data_index = TargetId::mdt_data(index).expect("a small index").index;
-        let targets = Targets::new().with_mdt(index, mds.clone()).with_ost(data_index, data.clone());
+        let targets = Targets::new()
+            .with_mdt(index, map.planted_mds(&mds))
+            .with_ost(data_index, map.planted_oss(&data));
         let osts = osts.into_iter().map(|(_, way)| way).collect();
         (Service::Mdt { mds, data, osts }, targets)
     }

@@ -10,7 +10,7 @@ fn root() -> Caller {
 
 fn write_and_read() -> Vec<u8> {
     let scratch = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let mut cluster = Cluster::start(Shape { mdts: 1, osts: 1, clients: 1 }, scratch.path());
+    let mut cluster = Cluster::start(Shape { mdts: 1, osts: 1, clients: 1 }, None, scratch.path());
     let mount = cluster.mount(0).expect("mounted");
     let client = &mount.client;
     let what = Created { new: NewFile::Node { rdev: 0 }, mode: 0o100644, umask: 0o22 };

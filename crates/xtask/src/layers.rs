@@ -109,6 +109,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-layout",
             "nacre-wire",
             "nacre-env",
+            "nacre-lock",
             "nacre-rpc",
             "nacre-store",
             "nacre-mds",

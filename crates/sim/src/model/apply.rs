@@ -56,16 +56,15 @@ impl Model {
         let Some(inode) = self.inode_mut(fid) else { return Ok(()) };
         match event.call {
             Call::Write { offset, len, byte, .. } => {
-                inode.content.write_partly(Some(offset), len.into(), byte)
+                inode.content.maybe(|content| content.write(offset, len.into(), byte));
             }
-            Call::Append { len, byte, .. } => inode.content.write_partly(None, len.into(), byte),
-            Call::Truncate { size, .. } => {
-                inode.content.resize(size);
+            Call::Append { len, byte, .. } => inode.content.maybe(|content| content.append(len.into(), byte)),
+            Call::Truncate { size, .. } => inode.content.maybe(|content| content.resize(size)),
+            _ => {
+                inode.opens = inode.opens.saturating_sub(1);
                 inode.content.lose();
             }
-            _ => inode.opens = inode.opens.saturating_sub(1),
         }
-        inode.content.lose();
         Ok(())
     }
 

@@ -96,13 +96,13 @@ impl Content {
         self.change(1 << 62 ^ size, |bytes| bytes.resize(size as usize, 0));
     }
 
-    /// Records that a write may have reached the file in part.
-    pub(crate) fn write_partly(&mut self, offset: Option<u64>, len: u64, byte: u8) {
-        self.is_open = false;
-        match offset {
-            Some(offset) => self.write(offset, len, byte),
-            None => self.append(len, byte),
-        }
+    /// Records that a change may have reached the file in part.
+    pub(crate) fn maybe(&mut self, change: impl Fn(&mut Content)) {
+        let mut changed = self.clone();
+        change(&mut changed);
+        self.versions.extend(changed.versions);
+        let excess = self.versions.len().saturating_sub(VERSIONS_MAX);
+        self.versions.drain(1..=excess);
         self.is_open = true;
     }
 

@@ -174,6 +174,11 @@ impl Tree {
         self.state.lock().0.limits = limits;
     }
 
+    /// Makes syncs of files do nothing, to verify that tests detect that.
+    pub fn forget_syncs(&self, forgets: bool) {
+        self.forgets.store(forgets, Ordering::Relaxed);
+    }
+
     /// Returns the number of allocated pages of 4 KiB.
     pub fn used_pages(&self) -> u64 {
         self.state.lock().0.used_pages()
