@@ -5,3 +5,4 @@ pub(crate) mod locks;
 pub(crate) mod objects;
 pub(crate) mod rest;
 pub(crate) mod sizes;
+pub(crate) mod times;

@@ -87,26 +87,72 @@ fn length(random: &mut Rng) -> u32 {
     [1, 100, 4096, 5000, 20_000, 70_000][random.usize(..6)]
 }
 
+/// What the programs of a run do most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Profile {
+    /// Everything, in a tree of some depth.
+    Mixed,
+    /// Data of two files that all programs share.
+    Data,
+    /// Names in a few directories.
+    Names,
+}
+
+impl Profile {
+    pub(crate) const ALL: [Profile; 3] = [Profile::Mixed, Profile::Data, Profile::Names];
+
+    fn path(self, random: &mut Rng) -> Path {
+        match self {
+            Profile::Mixed => Path::random(random),
+            Profile::Data => Path(vec![random.u8(..2)]),
+            Profile::Names => Path((0..random.usize(1..=2)).map(|_| random.u8(..3)).collect()),
+        }
+    }
+
+    /// Returns how often each kind of operation occurs, in the order of [`Operation::of_kind`].
+    fn weights(self) -> [u32; 18] {
+        match self {
+            Profile::Mixed => [7, 2, 6, 3, 4, 2, 3, 4, 1, 2, 2, 3, 1, 1, 1, 2, 1, 1],
+            Profile::Data => [8, 3, 12, 5, 12, 5, 6, 0, 0, 2, 1, 1, 0, 0, 0, 5, 0, 2],
+            Profile::Names => [8, 3, 1, 0, 1, 2, 4, 6, 3, 5, 3, 8, 3, 3, 4, 1, 2, 1],
+        }
+    }
+}
+
 impl Operation {
     /// Returns an operation on a file system with this number of MDTs.
-    pub(crate) fn random(random: &mut Rng, mdts: u8) -> Operation {
-        let path = Path::random(random);
+    pub(crate) fn random(random: &mut Rng, mdts: u8, profile: Profile) -> Operation {
+        let weights = profile.weights();
+        let mut chosen = random.u32(..weights.iter().sum::<u32>());
+        let kind = weights.iter().position(|weight| match chosen.checked_sub(*weight) {
+            Some(left) => {
+                chosen = left;
+                false
+            }
+            None => true,
+        });
+        Operation::of_kind(kind.unwrap_or(0), random, mdts, profile)
+    }
+
+    fn of_kind(kind: usize, random: &mut Rng, mdts: u8, profile: Profile) -> Operation {
+        let path = profile.path(random);
         let slot = random.u8(..SLOTS);
-        match random.u8(..46) {
-            0..7 => {
-                let (create, exclusive) = (random.u8(..4) > 0, random.u8(..5) == 0);
+        match kind {
+            0 => {
+                let (create, exclusive) =
+                    (random.u8(..6) > 0, random.u8(..4) == 0 && profile != Profile::Data);
                 Operation::Open { slot, path, create, exclusive, truncate: random.u8(..8) == 0 }
             }
-            7..9 => Operation::Close { slot },
-            9..15 => {
+            1 => Operation::Close { slot },
+            2 => {
                 let (offset, len) = (offset(random), length(random));
                 Operation::Write { slot, offset, len, sync: random.u8(..10) == 0 }
             }
-            15..18 => Operation::Append { slot, len: length(random) },
-            18..22 => Operation::Read { slot, offset: offset(random), len: length(random) * 2 },
-            22..24 => Operation::Truncate { path, size: offset(random) },
-            24..27 => Operation::Stat { path },
-            27..31 => {
+            3 => Operation::Append { slot, len: length(random) },
+            4 => Operation::Read { slot, offset: offset(random), len: length(random) * 2 },
+            5 => Operation::Truncate { path, size: offset(random) },
+            6 => Operation::Stat { path },
+            7 => {
                 let place = match random.u8(..6) {
                     0 | 1 => Place::Mdt(random.u8(..mdts)),
                     2 if mdts > 1 => Place::Striped,
@@ -114,15 +160,15 @@ impl Operation {
                 };
                 Operation::Mkdir { path, place }
             }
-            31 => Operation::Rmdir { path },
-            32..34 => Operation::Unlink { path },
-            34..36 => Operation::Link { from: path, to: Path::random(random) },
-            36..39 => Operation::Rename { from: path, to: Path::random(random) },
-            39 => Operation::List { path: Path::directory(random) },
-            40 => Operation::SetXattr { path, name: random.u8(..ATTRIBUTES), value: random.u8(1..) },
-            41 => Operation::GetXattr { path, name: random.u8(..ATTRIBUTES) },
-            42 | 43 => Operation::Fsync { slot },
-            44 => Operation::FsyncDir { path: Path::directory(random) },
+            8 => Operation::Rmdir { path },
+            9 => Operation::Unlink { path },
+            10 => Operation::Link { from: path, to: profile.path(random) },
+            11 => Operation::Rename { from: path, to: profile.path(random) },
+            12 => Operation::List { path: Path::directory(random) },
+            13 => Operation::SetXattr { path, name: random.u8(..ATTRIBUTES), value: random.u8(1..) },
+            14 => Operation::GetXattr { path, name: random.u8(..ATTRIBUTES) },
+            15 => Operation::Fsync { slot },
+            16 => Operation::FsyncDir { path: Path::directory(random) },
             _ => Operation::Sleep { ms: [1, 50, 300, 1500][random.usize(..4)] },
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::cluster::Shape;
 use crate::fault::{Fault, Node, Timed};
-use crate::operation::Operation;
+use crate::operation::{Operation, Profile};
 use crate::planted::{Bug, Needs};
 use fastrand::Rng;
 use std::fmt::Write;
@@ -41,7 +41,7 @@ pub struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Sizes {
-        Sizes { operations: 40, faults: 4, power: true }
+        Sizes { operations: 50, faults: 4, power: true }
     }
 }
 
@@ -50,8 +50,11 @@ impl Plan {
     pub fn of_seed(seed: u64, sizes: Sizes) -> Plan {
         let mut random = Rng::with_seed(seed);
         let shape = Shape { mdts: random.u8(1..=3), osts: random.u8(1..=3), clients: random.u8(2..=3) };
-        let program =
-            |random: &mut Rng| (0..sizes.operations).map(|_| Operation::random(random, shape.mdts)).collect();
+        let profile = Profile::ALL[random.usize(..Profile::ALL.len())];
+        let program = |random: &mut Rng| {
+            let operation = |_| Operation::random(random, shape.mdts, profile);
+            (0..sizes.operations).map(operation).collect()
+        };
         let programs = (0..shape.clients).map(|_| program(&mut random)).collect();
         let jitter = Duration::from_micros([0, 0, 50, 2000][random.usize(..4)]);
         let span = Duration::from_millis([20, 300, 5000][random.usize(..3)]);

@@ -63,8 +63,6 @@ pub enum Bug {
     LocksForAll,
     /// An OST does not destroy objects.
     DestroyForgotten,
-    /// An OST does not notice that clients leave.
-    DisconnectForgotten,
     /// A client does nothing about a restart of an MDT.
     ReconnectIgnored,
     /// A client does not notice changes of its lease.
@@ -76,7 +74,7 @@ pub enum Bug {
 }
 
 /// All bugs.
-pub const BUGS: [Bug; 26] = [
+pub const BUGS: [Bug; 25] = [
     Bug::CreateIgnoresExclusive,
     Bug::UnlinkOnlyAnswers,
     Bug::RenameOnlyAnswers,
@@ -98,7 +96,6 @@ pub const BUGS: [Bug; 26] = [
     Bug::GlimpseSkipped,
     Bug::LocksForAll,
     Bug::DestroyForgotten,
-    Bug::DisconnectForgotten,
     Bug::ReconnectIgnored,
     Bug::LeaseChangeIgnored,
     Bug::CallbackIgnored,
@@ -146,8 +143,10 @@ pub(crate) struct PlantedEvents {
 
 impl ClientCallbacks for PlantedEvents {
     fn lease_changed(&self, grant: LeaseGrant) {
-        if self.bug != Some(Bug::LeaseChangeIgnored) {
-            self.inner.lease_changed(grant);
+        match self.bug {
+            Some(Bug::LeaseChangeIgnored) => {}
+            Some(Bug::LeaseForAll) => self.inner.lease_changed(LeaseGrant { exclusive: true, ..grant }),
+            _ => self.inner.lease_changed(grant),
         }
     }
 

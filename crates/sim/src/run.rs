@@ -23,6 +23,8 @@ const REST: Duration = Duration::from_secs(120);
 /// Time after the last fault within which all programs end: recovery windows, deadlines of locks and of evicted
 /// clients, one after the other.
 const HEALED: Duration = Duration::from_secs(400);
+/// Longest time of all mounts together, without faults.
+const MOUNTED: Duration = Duration::from_secs(5);
 /// Interval at which the programs are looked at.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -62,7 +64,9 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     let mut cluster = Cluster::start(plan.shape, plan.bug, scratch);
     let history = History::new();
     let start = |number| cluster.mount(number).expect("mounted");
+    let begin = Instant::now();
     let mounts: Vec<Arc<Mount>> = (0..plan.programs.len()).map(start).map(Arc::new).collect();
+    let mounting = begin.elapsed();
     cluster.network().jitter(plan.seed, plan.jitter);
     let programs = start_programs(plan, &mounts, &history);
     let clients = mounts.iter().map(|mount| mount.process).collect();
@@ -76,6 +80,10 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
         return report;
     }
     let mut problems = Problems::default();
+    problems.add(match mounting {
+        time if time > MOUNTED => Err(format!("the mounts took {time:?} without any fault")),
+        _ => Ok(()),
+    });
     problems.add(conductor.finish());
     problems.add(audit(&mounts[0], &history, plan.programs.len()));
     mounts.into_iter().filter_map(Arc::into_inner).for_each(Mount::stop);
@@ -90,6 +98,7 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     problems.add(invariants::checked::check(&cluster));
     problems.add(invariants::objects::check(&cluster, &rules));
     let (programs, incidents) = history.take();
+    problems.add(invariants::times::check(&programs, &plan.faults));
     problems.add(linear::check(&programs, &incidents, Model::new(rules)));
     std::mem::take(&mut *PANICS.lock()).into_iter().for_each(|panic| problems.add(Err(panic)));
     Report { calls: programs.iter().map(Vec::len).sum(), problem: problems.all(), history: told(&programs) }

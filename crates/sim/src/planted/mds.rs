@@ -122,6 +122,12 @@ impl MdsService for PlantedMds {
             (Bug::CloseIgnoresSize, MdsRequest::Close { fid, handle, written, .. }) => {
                 run(&MdsRequest::Close { fid, handle, update: DataUpdate::default(), written })
             }
+            (Bug::LeaseForAll, request) => run(&request).map(|mut answer| {
+                if let MdsReply::Lease(grant) = &mut answer.reply {
+                    grant.exclusive = true;
+                }
+                answer
+            }),
             (Bug::LinksMiscounted, request) => run(&request).map(PlantedMds::miscount),
             (Bug::SequenceForAll, MdsRequest::AllocateSequence) => self.sequence(|| run(request)),
             (_, request) => run(&request),

@@ -80,9 +80,7 @@ impl OssService for PlantedOss {
     }
 
     fn disconnect(&self, export: &Export) {
-        if self.bug != Bug::DisconnectForgotten {
-            self.inner.disconnect(export);
-        }
+        self.inner.disconnect(export);
     }
 
     fn space(&self) -> StatusResult<Statfs> {

@@ -1,0 +1,29 @@
+//! Every call ends in time: a call waits no longer than faults last, and then for what a recovery or a revoked
+//! lock takes when all hosts are up.
+
+use crate::fault::Timed;
+use crate::history::Event;
+use crate::linear::describe;
+use std::time::Duration;
+
+/// Longest time of a call apart from faults: less than the deadline of a lock, which nothing may reach while all
+/// clients answer.
+const LONGEST: Duration = Duration::from_secs(8);
+
+/// Checks the calls of a run with these faults.
+///
+/// # Errors
+/// A call that took too long.
+pub(crate) fn check(programs: &[Vec<Event>], faults: &[Timed]) -> Result<(), String> {
+    let last = faults.iter().map(|fault| fault.at + fault.lasts).max().unwrap_or_default();
+    let lasting: Duration = faults.iter().map(|fault| fault.lasts).sum();
+    // After a longer fault clients are evicted, and others wait for that, one after the other.
+    if lasting >= Duration::from_secs(3) {
+        return Ok(());
+    }
+    let is_late = |event: &&Event| event.times[1].saturating_sub(event.times[0].max(last)) > LONGEST;
+    match programs.iter().flatten().find(is_late) {
+        Some(event) => Err(format!("a call took too long: {}", describe(event))),
+        None => Ok(()),
+    }
+}
