@@ -104,6 +104,8 @@ pub(crate) fn rules(faults: &[Timed]) -> Rules {
     let mut rules = Rules::default();
     for Timed { lasts, fault, .. } in faults {
         rules.downtime |= *lasts >= EVICTION;
+        rules.breaks |=
+            !matches!(fault, Fault::Clock(..) | Fault::Full(_) | Fault::IoErrors(_) | Fault::Slow(..));
         match fault {
             Fault::Power(Node::Mdt(_)) => rules.mdt_power = true,
             Fault::Power(_) => rules.ost_power = true,

@@ -30,6 +30,8 @@ pub(crate) struct Rules {
     pub(crate) evictions: bool,
     /// Servers can be unreachable for longer than requests between MDTs wait.
     pub(crate) downtime: bool,
+    /// Connections break.
+    pub(crate) breaks: bool,
     /// OSTs can be full.
     pub(crate) full: bool,
     /// Disks of OSTs fail.
@@ -50,6 +52,12 @@ pub(crate) enum Excuse {
 impl Rules {
     fn loses_data(&self) -> bool {
         self.ost_power || self.mdt_power || self.evictions || self.io_errors
+    }
+
+    /// Returns true if clients may write to objects whose files an MDT has lost with its power. Clients that replay
+    /// what an MDT has lost would make this false.
+    pub(crate) fn orphans_objects(&self) -> bool {
+        self.mdt_power
     }
 
     /// Returns whether faults excuse a failure that the state of the file system does not.

@@ -52,12 +52,14 @@ impl Program {
     /// Looks a name up.
     pub(crate) fn lookup(&self, parent: Fid, name: Vec<u8>) -> Result<(Fid, bool)> {
         let call = Call::Lookup { parent, name: name.clone() };
-        let reply = self.call(call, |client| match client.names.lookup(&root(), parent, &name)? {
-            Ok(found) => {
+        let reply = self.call(call, |client| match client.names.lookup(&root(), parent, &name) {
+            Ok(Ok(found)) => {
                 client.inodes.forget(found.node, 1);
                 Ok(file(&found.attr))
             }
-            Err(_) => Ok(Reply::Absent),
+            // What the name led to was removed meanwhile: the kernel makes no difference.
+            Ok(Err(_)) | Err(Status::ENOENT) => Ok(Reply::Absent),
+            Err(status) => Err(status),
         })?;
         match reply {
             Reply::Found { fid, directory } => Ok((fid, directory)),

@@ -87,7 +87,7 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     problems.add(conductor.finish());
     problems.add(audit(&mounts[0], &history, plan.programs.len()));
     mounts.into_iter().filter_map(Arc::into_inner).for_each(Mount::stop);
-    problems.add(invariants::rest::await_rest(&cluster));
+    problems.add(invariants::rest::await_rest(&cluster, &fault::rules(&plan.faults)));
     problems.add(cluster.stop());
     nacre_env::thread::sleep(REST);
     problems.add(match cluster.network().connections() {
@@ -95,7 +95,7 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
         count => Err(format!("{count} connections are left")),
     });
     let rules = fault::rules(&plan.faults);
-    problems.add(invariants::checked::check(&cluster));
+    problems.add(invariants::checked::check(&cluster, &rules));
     problems.add(invariants::objects::check(&cluster, &rules));
     let (programs, incidents) = history.take();
     problems.add(invariants::times::check(&programs, &plan.faults));

@@ -35,7 +35,7 @@ pub(crate) fn check(cluster: &Cluster, rules: &Rules) -> Result<(), String> {
         });
         visited.map_err(|error| error.to_string())?;
         store.close().map_err(|error| error.to_string())?;
-        if let Some(object) = orphan {
+        if let Some(object) = orphan.filter(|_| !rules.orphans_objects()) {
             return Err(format!("object {object} on {} belongs to no file", target.id));
         }
         let lost = known.written.iter().find(|(ost, object)| *ost == index && !there.contains(object));

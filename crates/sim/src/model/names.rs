@@ -372,8 +372,8 @@ impl Model {
         if directory.nlink == 0 || directory.is_unsure {
             return Ok(());
         }
-        // Shards are listed one after the other.
-        if directory.striped && !is_alone {
+        // A name that is added or removed meanwhile may be listed or not.
+        if !is_alone {
             return Ok(());
         }
         let number_of = |entry: &Entry| entry.now().map(|fid| fid.inode_number());
