@@ -105,6 +105,8 @@ impl Names {
                 found = self.shards.at_home(parent, name, |home| {
                     self.lookup_at(caller, Place { parent, home, name }, &mut is_gone)
                 });
+                // The inode was removed before its size was known: a rename may have replaced it.
+                is_gone |= matches!(&found, Err(failure) if failure.status() == Status::ENOENT);
                 if !is_gone {
                     break;
                 }
