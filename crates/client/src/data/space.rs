@@ -88,7 +88,18 @@ impl Data {
         let Some(layout) = used.with_objects() else { return Ok(()) };
         let epochs: Vec<_> = layout.objects().map(|s| (*s, self.requests.epoch_of(s.ost_index))).collect();
         self.write_back.discard(file, size, u64::MAX)?;
-        self.objects.cut_objects(layout, size, self.locks.server_lock(file), file.charge(false))?;
+        loop {
+            // Servers lock each object for itself: a write of another client could come between two of them.
+            let several = object_sizes(layout, size).nth(1).is_some();
+            let shared = several && !self.lease.exclusive() && !file.is_grouped();
+            let cover = shared.then(|| self.locks.cover_end(file, layout, size)).transpose()?;
+            let lock = cover.as_ref().map_or_else(|| self.locks.server_lock(file), |cover| cover.io);
+            self.objects.cut_objects(layout, size, lock, file.charge(false))?;
+            // Without the locks, what another client had written may have arrived later.
+            if cover.is_none_or(|cover| cover.is_valid()) {
+                break;
+            }
+        }
         let mut inner = file.lock();
         epochs.into_iter().for_each(|(stripe, epoch)| inner.mark_dirty(&stripe, epoch));
         let sized = object_sizes(layout, size).filter(|(_, size)| *size > 0);

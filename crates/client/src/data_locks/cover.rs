@@ -5,7 +5,7 @@ use crate::file::FileState;
 use crate::file::folios::Pages;
 use crate::locks::Locks;
 use crate::locks::space::{EnqueueRequest, Home, Namespace, Use};
-use nacre_layout::{Layout, StripeObject, object_ranges};
+use nacre_layout::{Layout, StripeObject, object_ranges, object_sizes};
 use nacre_lock::{EnqueueFlags, Extent, LockHandle, Mode, Need, ResourceId};
 use nacre_types::{Explain, FailureResult, Status};
 use nacre_wire::lock::IoLock;
@@ -156,6 +156,23 @@ impl DataLocks {
     ) -> FailureResult<Cover<'_>> {
         let ranges = layout.objects().map(|stripe| (*stripe, Extent::WHOLE));
         let cover = self.cover_extents(file, layout, ranges, mode, Want::Lock)?;
+        Ok(cover.unwrap_or_else(|| Cover::new(self.lease.locks(), IoLock::Server)))
+    }
+
+    /// Locks all objects of a file behind its byte `size`: a change of the size that reaches several objects is
+    /// atomic only under locks on all of them.
+    ///
+    /// # Errors
+    /// As [`DataLocks::cover`].
+    pub(crate) fn cover_end(
+        &self,
+        file: &FileState,
+        layout: &Arc<Layout>,
+        size: u64,
+    ) -> FailureResult<Cover<'_>> {
+        let ends = object_sizes(layout, size)
+            .filter_map(|(stripe, size)| Some((stripe, Extent::new(size, u64::MAX)?.aligned_to_pages())));
+        let cover = self.cover_extents(file, layout, ends, Mode::Pw, Want::Lock)?;
         Ok(cover.unwrap_or_else(|| Cover::new(self.lease.locks(), IoLock::Server)))
     }
 
