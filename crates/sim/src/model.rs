@@ -60,6 +60,12 @@ impl Rules {
         self.mdt_power
     }
 
+    /// Returns true if an MDT may lose with its power what a transaction over several MDTs depends on. Clients that
+    /// replay what an MDT has lost would make this false.
+    pub(crate) fn splits_transactions(&self) -> bool {
+        self.mdt_power
+    }
+
     /// Returns whether faults excuse a failure that the state of the file system does not.
     pub(crate) fn excuse(&self, event: &Event, status: Status) -> Excuse {
         use crate::history::Call;
@@ -79,6 +85,8 @@ impl Rules {
             Status::EIO if is_of_data && self.loses_data() => Excuse::Partial,
             // A request of an MDT to another one that is down has a deadline.
             Status::ETIMEDOUT if self.downtime => Excuse::NoEffect,
+            // The handle of an evicted client was closed, and the file had no name left.
+            Status::ENOENT if self.evictions && is_of_data => Excuse::Partial,
             Status::ESTALE if self.evictions || self.mdt_power => Excuse::Partial,
             Status::ENOSPC if self.full && is_of_data => Excuse::Partial,
             _ => Excuse::None,

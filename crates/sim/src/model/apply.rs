@@ -60,6 +60,7 @@ impl Model {
             }
             Call::Append { len, byte, .. } => inode.content.maybe(|content| content.append(len.into(), byte)),
             Call::Truncate { size, .. } => inode.content.maybe(|content| content.resize(size)),
+            Call::OpenFid { .. } => inode.content.maybe(|content| content.resize(0)),
             _ => {
                 inode.opens = inode.opens.saturating_sub(1);
                 inode.content.lose();

@@ -1,0 +1,59 @@
+//! What the simulator has found, each as the smallest programs that show it, under many schedules.
+
+use nacre_sim::{Operation, Path, Place, Plan, Shape, run_plan};
+use std::time::Duration;
+
+/// Schedules of each test.
+const SEEDS: u64 = 60;
+
+fn is_right(shape: Shape, programs: &[Vec<Operation>]) {
+    for seed in 0..SEEDS {
+        let jitter = Duration::from_micros([0, 50, 2000][seed as usize % 3]);
+        let (programs, faults) = (programs.to_vec(), Vec::new());
+        let plan = Plan { seed, shape, programs, faults, jitter, bug: None };
+        if let Some(problem) = run_plan(&plan).0.problem {
+            panic!("{problem}\n{}", plan.describe());
+        }
+    }
+}
+
+fn path(number: u8) -> Path {
+    Path(vec![number])
+}
+
+fn open(slot: u8, number: u8, truncate: bool) -> Operation {
+    Operation::Open { slot, path: path(number), create: true, exclusive: false, truncate }
+}
+
+fn again(operations: &[Operation], times: usize) -> Vec<Operation> {
+    vec![operations.to_vec(); times].concat()
+}
+
+#[test]
+fn a_striped_directory_that_another_client_removes_at_once_was_made_nevertheless() {
+    let shape = Shape { mdts: 2, osts: 1, clients: 2 };
+    let make = Operation::Mkdir { path: path(0), place: Place::Striped };
+    let remove = Operation::Rmdir { path: path(0) };
+    is_right(shape, &[vec![make; 8], vec![remove; 16]]);
+}
+
+#[test]
+fn a_truncate_and_a_write_of_several_objects_come_one_after_the_other() {
+    let shape = Shape { mdts: 1, osts: 2, clients: 2 };
+    let append = Operation::Append { slot: 2, len: 20_000 };
+    let write = Operation::Write { slot: 2, offset: 100, len: 70_000, sync: false };
+    let writes = vec![open(2, 1, true), open(0, 0, false), append, write];
+    let cut = Operation::Truncate { path: path(1), size: 5000 };
+    let read = Operation::Read { slot: 0, offset: 1, len: 40_000 };
+    is_right(shape, &[writes, vec![open(0, 1, false), open(0, 1, false), read, cut]]);
+}
+
+#[test]
+fn a_name_is_found_while_files_are_renamed_over_it() {
+    let shape = Shape { mdts: 1, osts: 1, clients: 3 };
+    // The size of a file that is open for writing is not known to its MDT: a lookup asks once more.
+    let writer = again(&[open(1, 0, false), Operation::Close { slot: 1 }], 20);
+    let rename = Operation::Rename { from: path(1), to: path(0) };
+    let replace = again(&[open(0, 1, false), Operation::Close { slot: 0 }, rename], 12);
+    is_right(shape, &[vec![Operation::Stat { path: path(0) }; 40], writer, replace]);
+}
