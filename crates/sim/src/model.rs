@@ -54,10 +54,11 @@ impl Rules {
         self.ost_power || self.mdt_power || self.evictions || self.io_errors
     }
 
-    /// Returns true if clients may write to objects whose files an MDT has lost with its power. Clients that replay
-    /// what an MDT has lost would make this false.
+    /// Returns true if objects may be left without a file: clients may write to objects of files that an MDT has
+    /// lost with its power, which clients that replay the loss would end; and a truncate that is sent again after
+    /// its file was removed creates the object again.
     pub(crate) fn orphans_objects(&self) -> bool {
-        self.mdt_power
+        self.mdt_power || self.breaks
     }
 
     /// Returns true if an MDT may lose with its power what a transaction over several MDTs depends on. Clients that
@@ -201,9 +202,13 @@ impl Model {
     /// Applies an incident at `time`.
     pub(crate) fn incident(&mut self, incident: Incident, time: Duration) {
         match incident {
+            // A client sends a close again that was not answered. If another client has truncated the file
+            // meanwhile, the MDT stores the size of that close.
+            Incident::MdtKill(_) => self.change_all(|_, inode| inode.content.loosen()),
             Incident::OstPower(_) => self.change_all(|_, inode| inode.content.lose()),
             Incident::MdtPower(mdt) => self.change_all(|fid, inode| {
-                inode.content.lose();
+                inode.content.lose_all();
+                inode.content.loosen();
                 if fid.mdt_index() != mdt && !inode.striped {
                     return;
                 }

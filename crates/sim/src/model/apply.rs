@@ -49,6 +49,7 @@ impl Model {
         let (Call::Write { fid, .. }
         | Call::Append { fid, .. }
         | Call::Truncate { fid, .. }
+        | Call::OpenFid { fid, truncate: true }
         | Call::Close { fid }) = event.call
         else {
             return Ok(());

@@ -85,9 +85,13 @@ impl Model {
                 *counts.entry(fid).or_default() += 1;
             }
         }
-        for (fid, inode) in &mut self.inodes {
-            if !inode.directory && inode.is_unsure {
-                Arc::make_mut(inode).nlink = counts.get(fid).copied().unwrap_or(0);
+        for (fid, inode) in self.inodes.iter_mut().filter(|(_, inode)| inode.is_unsure) {
+            let (inode, count) = (Arc::make_mut(inode), counts.get(fid).copied().unwrap_or(0));
+            if !inode.directory {
+                inode.nlink = count;
+            } else if count > 0 && inode.nlink == 0 {
+                // Its removal was lost.
+                (inode.nlink, inode.is_recounted) = (2, true);
             }
         }
     }
@@ -242,6 +246,12 @@ impl Model {
                 match (inode.directory, directory) {
                     (true, false) => return fails(event, &[Status::EISDIR, Status::EPERM]),
                     (false, true) => return fails(event, &[Status::ENOTDIR]),
+                    // Names in it may have been lost.
+                    (true, true) if inode.is_recounted => {
+                        if event.result == Err(Status::ENOTEMPTY) {
+                            return Ok(());
+                        }
+                    }
                     (true, true) if self.has_names(inode) => {
                         return fails(event, &[Status::ENOTEMPTY, Status::EEXIST]);
                     }
