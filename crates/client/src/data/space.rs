@@ -50,7 +50,11 @@ impl Data {
         let answer = self.requests.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;
         let lease = answer.lease;
         let mut attr = answer.attr()?;
-        self.resize_objects(file, size)?;
+        // Another client may have removed the file since: the MDT had its new size before.
+        let is_removed = match self.resize_objects(file, size) {
+            Err(failure) if failure.status() == Status::ENOENT => true,
+            resized => resized.map(|()| false)?,
+        };
         range.finish(|inner| {
             inner.learn(&attr, lease, false);
             inner.on_truncated(size, lease, true);
@@ -65,8 +69,13 @@ impl Data {
             let inner = file.lock();
             (inner.users.writers, inner.layout.as_ref().is_some_and(|layout| layout.has_objects()))
         };
-        if writers == 0 && has_objects {
-            attr = self.tell_size(caller, file, size)?;
+        if writers == 0 && has_objects && !is_removed {
+            match self.tell_size(caller, file, size) {
+                Ok(told) => attr = told,
+                // The file was removed after it was truncated.
+                Err(failure) if failure.status() == Status::ENOENT => {}
+                Err(failure) => return Err(failure),
+            }
         }
         attr.size = size;
         self.nodes.learn(&attr, lease);

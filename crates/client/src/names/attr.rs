@@ -50,7 +50,11 @@ impl Names {
             if set.valid.contains(SetAttrValid::SIZE) {
                 let who = handle.map_or(Who::Name, |handle| Who::Open(OpenHandle(handle)));
                 let (attr, lease) = self.data.truncate(caller, fid, set, who)?;
-                return Ok((self.sizes.complete_attr(attr, lease)?, false));
+                return match self.sizes.complete_attr(attr, lease) {
+                    // Another client has removed the file since it was truncated.
+                    Err(failure) if failure.status() == Status::ENOENT => Ok((attr, false)),
+                    completed => Ok((completed?, false)),
+                };
             }
             let node = fid.inode_number();
             let file = self.nodes.file(node);
