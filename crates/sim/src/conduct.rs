@@ -2,7 +2,7 @@
 
 use crate::cluster::Cluster;
 use crate::disk::Objects;
-use crate::fault::{Fault, Node, Timed};
+use crate::fault::{self, Fault, Node, Timed};
 use crate::history::{History, Incident};
 use crate::host::Process;
 use crate::invariants;
@@ -57,6 +57,9 @@ impl<'a> Conductor<'a> {
         actions.sort_unstable_by_key(|(at, number, begins)| (*at, *number, !*begins));
         for (at, number, begins) in actions {
             self.pass(at.saturating_sub(start.elapsed()));
+            if fault::evicts(&faults[number]) {
+                self.history.note(Incident::Eviction);
+            }
             if begins {
                 self.begin(faults[number].fault, faults[number].lasts);
             } else {

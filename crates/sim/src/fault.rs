@@ -99,19 +99,24 @@ impl Timed {
     }
 }
 
+/// Returns true if a client may be evicted because of this fault.
+pub(crate) fn evicts(timed: &Timed) -> bool {
+    let cuts = matches!(timed.fault, Fault::Partition { .. } | Fault::Isolate(_) | Fault::Pause(_));
+    cuts && timed.lasts >= EVICTION
+}
+
 /// Returns what these faults allow.
 pub(crate) fn rules(faults: &[Timed]) -> Rules {
     let mut rules = Rules::default();
-    for Timed { lasts, fault, .. } in faults {
+    for timed in faults {
+        let Timed { lasts, fault, .. } = timed;
         rules.downtime |= *lasts >= EVICTION;
         rules.breaks |=
             !matches!(fault, Fault::Clock(..) | Fault::Full(_) | Fault::IoErrors(_) | Fault::Slow(..));
         match fault {
             Fault::Power(Node::Mdt(_)) => rules.mdt_power = true,
             Fault::Power(_) => rules.ost_power = true,
-            Fault::Partition { .. } | Fault::Isolate(_) | Fault::Pause(_) => {
-                rules.evictions |= *lasts >= EVICTION;
-            }
+            Fault::Partition { .. } | Fault::Isolate(_) | Fault::Pause(_) => rules.evictions |= evicts(timed),
             Fault::Full(_) => rules.full = true,
             Fault::IoErrors(_) => rules.io_errors = true,
             Fault::Break(_) | Fault::Kill(_) | Fault::Clock(..) | Fault::Slow(..) => {}

@@ -133,6 +133,8 @@ pub(crate) struct Event {
 /// Something that happened to a server, which changes what is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Incident {
+    /// A host became unreachable for so long that it may be evicted, or is reachable again.
+    Eviction,
     /// The process of this MDT was killed.
     MdtKill(u16),
     /// The host of this MDT lost power.

@@ -44,8 +44,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 /// # Panics
 /// As `work` does, or if all threads wait for each other.
 pub fn simulate<R: Send>(seed: u64, work: impl FnOnce() -> R + Send) -> Outcome<R> {
-    #[expect(clippy::disallowed_methods, reason = "this thread is outside of the simulation")]
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let run = || {
             random::seed(seed);
             nacre_env::sim::run(Options { seed, limit: LIMIT }, work)

@@ -1,10 +1,13 @@
 //! The program `nacre-sim`: runs seeds of the simulator, and shrinks plans that fail.
 
+use nacre_env::clock::Instant;
 use nacre_sim::{Plan, Sizes, run_plan, shrink, trace_hash};
 use std::ops::Range;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+/// Interval at which processes are looked at.
+const POLL: Duration = Duration::from_millis(2);
 const USAGE: &str =
     "usage: nacre-sim [--seed N | --seeds A..B] [--jobs N] [--operations N] [--faults N] [--no-power]
                  [--history] [--shrink] [--seconds N]
@@ -119,9 +122,24 @@ fn run_one(args: &Arguments) -> ExitCode {
     ExitCode::FAILURE
 }
 
+fn start(args: &Arguments, seed: u64) -> std::io::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--seed", &seed.to_string()]).args(&args.passed_on);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+}
+
+/// Ends the process of a seed that failed, and prints its output.
+fn show(seed: u64, mut child: Child, is_late: bool) {
+    let _ = child.kill();
+    let output = child.wait_with_output().map(|output| (output.stdout, output.stderr));
+    let (out, err) = output.unwrap_or_default();
+    let reason = if is_late { "hangs" } else { "fails" };
+    println!("=== seed {seed} {reason}\n{}", String::from_utf8_lossy(&out));
+    println!("{}", String::from_utf8_lossy(&err));
+}
+
 /// Runs each seed in a process of its own, so that one that hangs or aborts ends no other.
 fn run_many(args: &Arguments) -> ExitCode {
-    let program = std::env::current_exe().expect("the program has a path");
     let mut seeds = args.seeds.clone();
     let mut running: Vec<(u64, Instant, Child)> = Vec::new();
     let (mut failed, begin) = (Vec::new(), Instant::now());
@@ -129,13 +147,7 @@ fn run_many(args: &Arguments) -> ExitCode {
         while running.len() < args.jobs
             && let Some(seed) = seeds.next()
         {
-            let child = Command::new(&program)
-                .args(["--seed", &seed.to_string()])
-                .args(&args.passed_on)
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn();
-            match child {
+            match start(args, seed) {
                 Ok(child) => running.push((seed, Instant::now(), child)),
                 Err(error) => {
                     eprintln!("nacre-sim: cannot start a process for seed {seed}: {error}");
@@ -146,7 +158,7 @@ fn run_many(args: &Arguments) -> ExitCode {
         if running.is_empty() {
             break;
         }
-        std::thread::sleep(Duration::from_millis(2));
+        nacre_env::thread::sleep(POLL);
         let mut left = Vec::new();
         for (seed, started, mut child) in running {
             let is_late = started.elapsed() > args.limit;
@@ -154,12 +166,7 @@ fn run_many(args: &Arguments) -> ExitCode {
                 Ok(None) if !is_late => left.push((seed, started, child)),
                 Ok(Some(status)) if status.success() => {}
                 _ => {
-                    let _ = child.kill();
-                    let output = child.wait_with_output().map(|output| (output.stdout, output.stderr));
-                    let (out, err) = output.unwrap_or_default();
-                    let reason = if is_late { "hangs" } else { "fails" };
-                    println!("=== seed {seed} {reason}\n{}", String::from_utf8_lossy(&out));
-                    println!("{}", String::from_utf8_lossy(&err));
+                    show(seed, child, is_late);
                     failed.push(seed);
                 }
             }

@@ -135,6 +135,8 @@ pub(crate) struct Inode {
 pub(crate) struct Model {
     pub(crate) inodes: BTreeMap<Fid, Arc<Inode>>,
     pub(crate) rules: Rules,
+    /// Time of the first power cut of an MDT: from then on only what was durable by then is checked.
+    cut: Option<Duration>,
 }
 
 /// Result of a check: the state after the call, or why the answer is wrong.
@@ -188,7 +190,7 @@ impl Inode {
 impl Model {
     pub(crate) fn new(rules: Rules) -> Model {
         let root = Inode::new(true, Fid::ROOT, Duration::ZERO);
-        Model { inodes: BTreeMap::from([(Fid::ROOT, Arc::new(root))]), rules }
+        Model { inodes: BTreeMap::from([(Fid::ROOT, Arc::new(root))]), rules, cut: None }
     }
 
     pub(crate) fn inode(&self, fid: Fid) -> Option<&Inode> {
@@ -205,17 +207,72 @@ impl Model {
             // A client sends a close again that was not answered. If another client has truncated the file
             // meanwhile, the MDT stores the size of that close.
             Incident::MdtKill(_) => self.change_all(|_, inode| inode.content.loosen()),
-            Incident::OstPower(_) => self.change_all(|_, inode| inode.content.lose()),
-            Incident::MdtPower(mdt) => self.change_all(|fid, inode| {
-                inode.content.lose_all();
-                inode.content.loosen();
-                if fid.mdt_index() != mdt && !inode.striped {
-                    return;
-                }
-                inode.is_unsure |= inode.changed + DURABLE_AFTER > time && fid != Fid::ROOT;
-                inode.entries.values_mut().for_each(|entry| entry.lose(time));
-                inode.is_recounted |= inode.entries.values().any(|entry| entry.is_open);
-            }),
+            Incident::OstPower(_) | Incident::Eviction => {
+                self.change_all(|_, inode| inode.content.lose_all())
+            }
+            Incident::MdtPower(_) => {
+                self.cut.get_or_insert(time);
+                self.change_all(|fid, inode| {
+                    inode.content.lose_all();
+                    inode.content.loosen();
+                    inode.is_unsure |= inode.changed + DURABLE_AFTER > time && fid != Fid::ROOT;
+                    inode.entries.values_mut().for_each(|entry| entry.lose(time));
+                    inode.is_recounted |= inode.entries.values().any(|entry| entry.is_open);
+                });
+            }
+        }
+    }
+
+    /// Accepts a wrong answer after a power cut of an MDT, unless it is about a name or data that was durable by
+    /// then and that no call has changed since. Clients that replay what an MDT has lost would make this
+    /// unnecessary.
+    fn accept_after_cut(&mut self, event: &Event, wrong: Verdict) -> Verdict {
+        use crate::history::Call;
+        let Some(cut) = self.cut.filter(|_| wrong.is_err()) else { return wrong };
+        match &event.call {
+            Call::Lookup { parent, name } => {
+                let parent = self.inode(*parent).filter(|parent| !parent.is_unsure && parent.nlink > 0);
+                let entry = parent.and_then(|parent| parent.entries.get(name));
+                if entry.is_some_and(|entry| entry.is_durable(cut)) { wrong } else { Ok(()) }
+            }
+            Call::Read { fid, .. } => match self.inode(*fid) {
+                Some(inode) if !inode.is_removed() && inode.content.is_sure() => wrong,
+                _ => Ok(()),
+            },
+            Call::Unlink { parent, name, .. } | Call::Link { parent, name, .. } => {
+                self.doubt_name(*parent, name);
+                Ok(())
+            }
+            Call::Open { parent, name, .. } | Call::Mkdir { parent, name, .. } => {
+                self.doubt_name(*parent, name);
+                Ok(())
+            }
+            Call::Rename { from, to } => {
+                self.doubt_name(from.0, &from.1);
+                self.doubt_name(to.0, &to.1);
+                Ok(())
+            }
+            Call::Write { fid, .. } | Call::Append { fid, .. } | Call::Truncate { fid, .. } => {
+                self.doubt_data(*fid);
+                Ok(())
+            }
+            Call::OpenFid { fid, .. } => {
+                self.doubt_data(*fid);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn doubt_name(&mut self, parent: Fid, name: &[u8]) {
+        if let Some(parent) = self.inode_mut(parent) {
+            parent.entries.entry(name.to_vec()).or_default().doubt();
+        }
+    }
+
+    fn doubt_data(&mut self, fid: Fid) {
+        if let Some(inode) = self.inode_mut(fid) {
+            inode.content.doubt();
         }
     }
 

@@ -57,3 +57,14 @@ fn a_name_is_found_while_files_are_renamed_over_it() {
     let replace = again(&[open(0, 1, false), Operation::Close { slot: 0 }, rename], 12);
     is_right(shape, &[vec![Operation::Stat { path: path(0) }; 40], writer, replace]);
 }
+
+#[test]
+fn a_truncate_succeeds_although_the_file_is_removed_right_after_it() {
+    let shape = Shape { mdts: 1, osts: 1, clients: 2 };
+    let make = |number| [open(0, number, false), Operation::Append { slot: 0, len: 4096 }];
+    let close = Operation::Close { slot: 0 };
+    let cut = Operation::Truncate { path: path(0), size: 70_000 };
+    let cuts = again(&[&make(0)[..], &[close, cut]].concat(), 10);
+    let removes = vec![Operation::Unlink { path: path(0) }; 40];
+    is_right(shape, &[cuts, removes]);
+}

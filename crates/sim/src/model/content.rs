@@ -153,6 +153,16 @@ impl Content {
         self.is_any |= self.is_open;
     }
 
+    /// Makes the content unknown.
+    pub(crate) fn doubt(&mut self) {
+        (self.is_open, self.is_any) = (true, true);
+    }
+
+    /// Returns true if the content is known and durable.
+    pub(crate) fn is_sure(&self) -> bool {
+        self.versions.len() == 1 && !self.is_open && !self.is_any
+    }
+
     fn byte_is_possible(&self, at: usize, byte: u8) -> bool {
         self.versions.iter().any(|version| version.bytes.get(at).copied().unwrap_or(0) == byte)
     }
@@ -178,12 +188,9 @@ impl Content {
             let end = (from + wanted as usize).min(all.len()).max(start);
             return describe(&all[start..end], found);
         }
-        let is_end = |size: usize| {
-            let end = (from + wanted as usize).min(size).max(from);
-            end - from == found.len()
-        };
-        if !self.versions.iter().any(|version| is_end(version.bytes.len())) {
-            return Err(format!("{} bytes are of no version since the last sync", found.len()));
+        // Objects of several servers lose their ends independently.
+        if (from + found.len()) as u64 > self.largest.max(offset) {
+            return Err(format!("{} bytes are more than the file ever had", found.len()));
         }
         match found.iter().enumerate().find(|(at, byte)| !self.byte_is_possible(from + at, **byte)) {
             Some((at, byte)) => {

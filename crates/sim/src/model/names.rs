@@ -43,6 +43,17 @@ impl Entry {
         self.is_open |= self.values.len() > 1;
     }
 
+    /// Returns true if its value was durable at `cut` and has not changed since.
+    pub(super) fn is_durable(&self, cut: Duration) -> bool {
+        self.values.len() == 1 && !self.is_open && self.values[0].time + DURABLE_AFTER <= cut
+    }
+
+    /// Makes its value unknown.
+    pub(super) fn doubt(&mut self) {
+        self.values.push(Value { fid: self.now(), time: Duration::MAX, worker: usize::MAX });
+        self.is_open = true;
+    }
+
     /// Shrinks what is possible to an answer; false if it is not possible.
     fn settle(&mut self, found: Option<Fid>) -> bool {
         if !self.possible().contains(&found) {
