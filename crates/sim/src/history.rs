@@ -143,11 +143,13 @@ pub(crate) enum Incident {
     OstPower(u16),
 }
 
+/// An incident with its position among the calls and its time.
+pub(crate) type Timed = (u64, Duration, Incident);
+
 #[derive(Default)]
 struct State {
     events: Vec<Event>,
-    /// Incidents, with their positions and times.
-    incidents: Vec<(u64, Duration, Incident)>,
+    incidents: Vec<Timed>,
     positions: u64,
 }
 
@@ -191,7 +193,7 @@ impl History {
     }
 
     /// Returns all calls, by program and in the order of each, and the incidents.
-    pub(crate) fn take(&self) -> (Vec<Vec<Event>>, Vec<(u64, Duration, Incident)>) {
+    pub(crate) fn take(&self) -> (Vec<Vec<Event>>, Vec<Timed>) {
         let mut state = self.state.lock();
         let mut programs: Vec<Vec<Event>> = Vec::new();
         for event in std::mem::take(&mut state.events) {

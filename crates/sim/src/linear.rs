@@ -4,12 +4,11 @@
 //! Depth-first search with memory of the states seen (Wing and Gong, Lowe). Calls of one program are in order,
 //! so a position is how far each program is.
 
-use crate::history::{Event, Incident};
+use crate::history::{Event, Timed};
 use crate::model::Model;
 use std::collections::HashSet;
 use std::fmt::Write;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::time::Duration;
 
 /// States that are examined at most; a run whose order is not found by then counts as not decided.
 const STATES_MAX: usize = 200_000;
@@ -18,7 +17,7 @@ const SHOWN: usize = 12;
 
 struct Search<'a> {
     programs: &'a [Vec<Event>],
-    incidents: &'a [(u64, Duration, Incident)],
+    incidents: &'a [Timed],
     seen: HashSet<u64>,
     states: usize,
     /// The longest order found, and why it cannot continue.
@@ -40,7 +39,7 @@ struct Node {
 /// A description of the calls that no order explains.
 pub(crate) fn check(
     programs: &[Vec<Event>],
-    incidents: &[(u64, Duration, Incident)],
+    incidents: &[Timed],
     model: Model,
 ) -> Result<(), String> {
     let mut search =

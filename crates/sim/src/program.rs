@@ -196,7 +196,9 @@ impl Program {
 
     /// Closes all open files.
     pub(crate) fn end(&mut self) {
-        (0..SLOTS).for_each(|slot| drop(self.close(slot)));
+        for slot in 0..SLOTS {
+            let _ = self.close(slot);
+        }
     }
 
     fn write(&mut self, slot: u8, offset: Option<u64>, len: u32, sync: bool) -> Result<()> {

@@ -258,11 +258,10 @@ impl Model {
                     (true, false) => return fails(event, &[Status::EISDIR, Status::EPERM]),
                     (false, true) => return fails(event, &[Status::ENOTDIR]),
                     // Names in it may have been lost.
-                    (true, true) if inode.is_recounted => {
-                        if event.result == Err(Status::ENOTEMPTY) {
-                            return Ok(());
-                        }
+                    (true, true) if inode.is_recounted && event.result == Err(Status::ENOTEMPTY) => {
+                        return Ok(());
                     }
+                    (true, true) if inode.is_recounted => {}
                     (true, true) if self.has_names(inode) => {
                         return fails(event, &[Status::ENOTEMPTY, Status::EEXIST]);
                     }

@@ -43,7 +43,7 @@ impl PlantedMds {
             return None;
         };
         let is_absent = self.absent.lock().contains(&(*fid, name.to_vec()));
-        is_absent.then(|| match request {
+        let reply = match request {
             MdsRequest::Lookup { .. } => MdsReply::Entry { attr: None, public: false },
             _ => MdsReply::Intent {
                 attr: None,
@@ -52,7 +52,8 @@ impl PlantedMds {
                 directory: LockHandle(0),
                 inode: LockHandle(0),
             },
-        })
+        };
+        is_absent.then_some(reply)
     }
 
     fn remember(&self, request: &MdsRequest<'_>, answer: &MdsAnswer) {
