@@ -72,7 +72,7 @@ impl Cluster {
         }
         // OSTs first: MDTs reserve objects on them.
         for target in cluster.targets.iter_mut().rev() {
-            target.start(&cluster.map);
+            target.start(&cluster.map).expect("a new target starts");
         }
         cluster
     }

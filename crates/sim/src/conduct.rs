@@ -83,6 +83,11 @@ impl<'a> Conductor<'a> {
         }
     }
 
+    /// Returns the first violated invariant so far.
+    pub(crate) fn problem(&self) -> Option<&String> {
+        self.problem.as_ref()
+    }
+
     /// Waits until nothing is left of killed processes.
     ///
     /// # Errors
@@ -230,8 +235,10 @@ impl<'a> Conductor<'a> {
     fn start_server(&mut self, node: Node) {
         let index = self.cluster.index_of(node);
         let Cluster { map, targets, .. } = &mut *self.cluster;
-        if targets[index].running.is_none() {
-            targets[index].start(map);
+        if targets[index].running.is_none()
+            && let Err(problem) = targets[index].start(map)
+        {
+            self.problem.get_or_insert(problem);
         }
     }
 }

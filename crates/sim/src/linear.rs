@@ -37,11 +37,7 @@ struct Node {
 ///
 /// # Errors
 /// A description of the calls that no order explains.
-pub(crate) fn check(
-    programs: &[Vec<Event>],
-    incidents: &[Timed],
-    model: Model,
-) -> Result<(), String> {
+pub(crate) fn check(programs: &[Vec<Event>], incidents: &[Timed], model: Model) -> Result<(), String> {
     let mut search =
         Search { programs, incidents, seen: HashSet::new(), states: 0, best: (0, String::new()) };
     let mut open = vec![Node { model, at: vec![0; programs.len()], incidents: 0 }];

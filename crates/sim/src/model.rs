@@ -101,6 +101,8 @@ pub(crate) struct Value {
     pub(crate) fid: Option<Fid>,
     time: Duration,
     worker: usize,
+    /// Its program has made it durable.
+    is_synced: bool,
 }
 
 /// A name: its values since the last durable one.

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 /// Faults for a planted bug that needs some.
-const PLANTED_FAULTS: usize = 4;
+const PLANTED_FAULTS: usize = 8;
 
 /// A plan. The schedule of threads follows from the seed as well, but is decided during the run.
 #[derive(Clone, PartialEq, Eq, Debug)]

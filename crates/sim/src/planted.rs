@@ -27,8 +27,6 @@ pub enum Bug {
     UnlinkOnlyAnswers,
     /// An MDT answers every third rename, and moves nothing.
     RenameOnlyAnswers,
-    /// An MDT does not record a new size.
-    SetSizeForgotten,
     /// An MDT answers every second change of an extended attribute, and changes nothing.
     XattrForgotten,
     /// An MDT remembers that names are absent, and does not notice when they are made.
@@ -57,8 +55,6 @@ pub enum Bug {
     SyncSkipped,
     /// An OST answers a read as it answered the first one of the same range.
     ReadRemembered,
-    /// An OST reports sizes without what writers hold back.
-    GlimpseSkipped,
     /// An OST grants every lock at once.
     LocksForAll,
     /// An OST does not destroy objects.
@@ -74,11 +70,10 @@ pub enum Bug {
 }
 
 /// All bugs.
-pub const BUGS: [Bug; 25] = [
+pub const BUGS: [Bug; 23] = [
     Bug::CreateIgnoresExclusive,
     Bug::UnlinkOnlyAnswers,
     Bug::RenameOnlyAnswers,
-    Bug::SetSizeForgotten,
     Bug::XattrForgotten,
     Bug::AbsenceRemembered,
     Bug::CommitSkipped,
@@ -93,7 +88,6 @@ pub const BUGS: [Bug; 25] = [
     Bug::TruncateForgotten,
     Bug::SyncSkipped,
     Bug::ReadRemembered,
-    Bug::GlimpseSkipped,
     Bug::LocksForAll,
     Bug::DestroyForgotten,
     Bug::ReconnectIgnored,

@@ -42,7 +42,7 @@ pub struct Report {
 /// Panics of threads of simulations.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Records panics of threads of simulations, instead of printing them.
+/// Records panics of threads of simulations, in addition to printing them.
 fn watch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -51,9 +51,8 @@ fn watch_panics() {
             if nacre_env::sim::is_here() {
                 let trace = std::backtrace::Backtrace::capture();
                 PANICS.lock().push(format!("a thread panicked: {info}\n{trace}"));
-            } else {
-                before(info);
             }
+            before(info);
         }));
     });
 }
@@ -143,6 +142,10 @@ fn start_programs(plan: &Plan, mounts: &[Arc<Mount>], history: &Arc<History>) ->
 fn await_all(programs: Vec<JoinHandle<()>>, conductor: &mut Conductor<'_>) -> Result<(), String> {
     let until = Instant::now() + HEALED;
     while !programs.iter().all(JoinHandle::is_finished) {
+        // A target that does not start keeps the programs waiting.
+        if let Some(problem) = conductor.problem() {
+            return Err(problem.clone());
+        }
         if Instant::now() > until {
             let waiting = nacre_env::sim::describe();
             return Err(format!("programs wait {HEALED:?} after the last fault:{waiting}"));

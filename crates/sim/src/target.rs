@@ -131,57 +131,63 @@ impl Target {
             TargetKind::Mdt => {
                 return Mds::format(&self.disk.dir, &mds_config(self.id.index)).expect("formatted");
             }
-            _ => self.open_objects(true, false),
+            _ => self.open_objects(true, false).expect("the store is made"),
         };
         store.close().expect("closed");
     }
 
     /// Opens the object store of an OST. `forgets`: its files lose what was synced.
-    pub(crate) fn open_objects(&self, create: bool, forgets: bool) -> Box<dyn ObjectStore> {
-        match self.open_plain(create, forgets) {
-            store if self.backend == Backend::File => Box::new(Simulated::new(store)),
-            // A device has simulated service times of its own.
-            store => store,
-        }
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub(crate) fn open_objects(&self, create: bool, forgets: bool) -> Result<Box<dyn ObjectStore>, String> {
+        let store = self.open_plain(create, forgets).map_err(|error| error.to_string())?;
+        // A device has simulated service times of its own.
+        Ok(if self.backend == Backend::File { Box::new(Simulated::new(store)) } else { store })
     }
 
-    fn open_plain(&self, create: bool, forgets: bool) -> Box<dyn ObjectStore> {
+    fn open_plain(&self, create: bool, forgets: bool) -> nacre_store::object::Result<Box<dyn ObjectStore>> {
         let dir = &self.disk.dir;
         let label = format!("{FSNAME}-{}", self.id);
         match &self.disk.objects {
             Objects::Files(files) => {
                 files.forget_syncs(forgets);
                 let options = FileStoreOptions { create, label, ..file_options() };
-                Box::new(FileStore::open_in_memory(dir, options, files).expect("the store opens"))
+                Ok(Box::new(FileStore::open_in_memory(dir, options, files)?))
             }
             Objects::Device(device) => {
                 let options = BlockStoreOptions { create, label, ..block_options() };
-                Box::new(BlockStore::open_with(dir, options, device.clone()).expect("the store opens"))
+                Ok(Box::new(BlockStore::open_with(dir, options, device.clone())?))
             }
             Objects::Records => unreachable!("the data of an MDT is in its metadata store"),
         }
     }
 
     /// Starts the process of the target.
-    pub(crate) fn start(&mut self, map: &Map) {
+    ///
+    /// # Errors
+    /// If its store does not open.
+    pub(crate) fn start(&mut self, map: &Map) -> Result<(), String> {
         let process = self.host.start_process();
-        let (service, targets) = process.run(|| self.disk.log.clone().watch(|| self.open(map)));
+        let opened = process.run(|| self.disk.log.clone().watch(|| self.open(map)));
+        let (service, targets) = opened.map_err(|error| format!("{} does not start: {error}", self.id))?;
         let server = process.run(|| map.serve(&self.host, targets));
         process.run(|| service.on_listening());
         self.running = Some(Running { process, server, service });
+        Ok(())
     }
 
-    fn open(&self, map: &Map) -> (Service, Targets) {
+    fn open(&self, map: &Map) -> Result<(Service, Targets), String> {
         match self.id.kind {
             TargetKind::Mdt => self.open_mdt(map),
             _ => {
-                let store: Arc<dyn ObjectStore> =
-                    Arc::from(self.open_objects(false, map.bug == Some(Bug::FileSyncForgotten)));
+                let forgets = map.bug == Some(Bug::FileSyncForgotten);
+                let store: Arc<dyn ObjectStore> = Arc::from(self.open_objects(false, forgets)?);
                 let oss = ObjectServer::open(store, self.id.index, &self.disk.dir, &OssConfig::default());
-                let oss = Arc::new(oss.expect("the OST opens"));
+                let oss = Arc::new(oss.map_err(|error| error.to_string())?);
                 oss.await_listening();
                 let targets = Targets::new().with_ost(self.id.index, map.planted_oss(&oss));
-                (Service::Ost { oss }, targets)
+                Ok((Service::Ost { oss }, targets))
             }
         }
     }
@@ -190,15 +196,15 @@ impl Target {
         ClientIdentity { client: self.host.uuid(purpose), fsname: FSNAME.to_owned(), is_server }
     }
 
-    fn open_mdt(&self, map: &Map) -> (Service, Targets) {
+    fn open_mdt(&self, map: &Map) -> Result<(Service, Targets), String> {
         let index = self.id.index;
         let reach = |(ost, nid): (u16, &Nid)| {
             let way = TcpOss::new(ost, &[*nid], &self.identity(ost, false), &map.rpc());
             (ost, Arc::new(way.expect("a valid NID")) as Arc<dyn OssEndpoint>)
         };
         let osts: Vec<_> = (0..).zip(&map.osts).map(reach).collect();
-        let mds =
-            Mds::open_with(&self.disk.dir, mds_config(index), osts.clone(), None).expect("the MDT opens");
+        let mds = Mds::open_with(&self.disk.dir, mds_config(index), osts.clone(), None);
+        let mds = mds.map_err(|error| error.to_string())?;
         mds.sessions.await_listening();
         let data = open_data(&mds, index, &self.disk.dir, self.host.uuid(u16::MAX));
         mds.set_newcomers(Box::new(|_| Ok(false)));
@@ -217,7 +223,7 @@ impl Target {
             .with_mdt(index, map.planted_mds(&mds))
             .with_ost(data_index, map.planted_oss(&data));
         let osts = osts.into_iter().map(|(_, way)| way).collect();
-        (Service::Mdt { mds, data, osts }, targets)
+        Ok((Service::Mdt { mds, data, osts }, targets))
     }
 
     pub(crate) fn mds(&self) -> Option<&Arc<Mds>> {

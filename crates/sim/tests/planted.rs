@@ -3,12 +3,12 @@
 use nacre_sim::{BUGS, Bug, Plan, Sizes, run_plan};
 
 /// Seeds until a bug is found at most.
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 60;
 
 /// Returns the first seed that finds the bug, and what is wrong.
 fn find(bug: Bug) -> Option<(u64, String)> {
     (0..SEEDS).find_map(|seed| {
-        let plan = Plan::of_seed(seed, Sizes { faults: 1, ..Sizes::default() }).plant(bug);
+        let plan = Plan::of_seed(seed, Sizes { faults: 0, ..Sizes::default() }).plant(bug);
         Some((seed, run_plan(&plan).0.problem?))
     })
 }

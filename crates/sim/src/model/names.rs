@@ -22,16 +22,17 @@ impl Entry {
 
     fn set(&mut self, fid: Option<Fid>, event: &Event) {
         if self.values.is_empty() {
-            self.values.push(Value { fid: None, time: Duration::ZERO, worker: usize::MAX });
+            self.values.push(Value { fid: None, time: Duration::ZERO, worker: usize::MAX, is_synced: false });
         }
         self.is_open = false;
-        self.values.push(Value { fid, time: event.times[1], worker: event.worker });
+        self.values.push(Value { fid, time: event.times[1], worker: event.worker, is_synced: false });
     }
 
     /// Makes the changes of a program durable.
     pub(super) fn sync(&mut self, worker: usize) {
         if let Some(last) = self.values.iter().rposition(|value| value.worker == worker) {
             self.values.drain(..last);
+            self.values[0].is_synced = true;
         }
     }
 
@@ -45,12 +46,13 @@ impl Entry {
 
     /// Returns true if its value was durable at `cut` and has not changed since.
     pub(super) fn is_durable(&self, cut: Duration) -> bool {
-        self.values.len() == 1 && !self.is_open && self.values[0].time + DURABLE_AFTER <= cut
+        let [value] = &self.values[..] else { return false };
+        !self.is_open && (value.is_synced || value.time + DURABLE_AFTER <= cut)
     }
 
     /// Makes its value unknown.
     pub(super) fn doubt(&mut self) {
-        self.values.push(Value { fid: self.now(), time: Duration::MAX, worker: usize::MAX });
+        self.values.push(Value { fid: self.now(), time: NEVER, worker: usize::MAX, is_synced: false });
         self.is_open = true;
     }
 
@@ -61,12 +63,15 @@ impl Entry {
         }
         if self.is_open {
             let time = self.values.last().map_or(Duration::ZERO, |value| value.time);
-            self.values = vec![Value { fid: found, time, worker: usize::MAX }];
+            self.values = vec![Value { fid: found, time, worker: usize::MAX, is_synced: false }];
             self.is_open = false;
         }
         true
     }
 }
+
+/// Later than any time of a run.
+const NEVER: Duration = Duration::from_secs(1 << 32);
 
 /// Statuses of calls in a directory that was removed.
 const GONE: [Status; 3] = [Status::ENOENT, Status::ESTALE, Status::ENOTDIR];

@@ -5,7 +5,7 @@ use nacre_env::sync::Mutex;
 use nacre_lock::LockHandle;
 use nacre_mds::Mds;
 use nacre_rpc::{Call, Export, MdsService, ReplySlot};
-use nacre_types::{Attr, ClientUuid, Fid, SetAttrValid, StatusResult};
+use nacre_types::{Attr, ClientUuid, Fid, StatusResult};
 use nacre_wire::mds::{DataUpdate, LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -107,10 +107,6 @@ impl MdsService for PlantedMds {
             }
             (Bug::RenameOnlyAnswers, MdsRequest::Rename { .. }) if self.turn.is_each(3) => {
                 Ok(removed().into())
-            }
-            (Bug::SetSizeForgotten, MdsRequest::SetAttr { fid, mut set }) => {
-                set.valid.remove(SetAttrValid::SIZE);
-                run(&MdsRequest::SetAttr { fid, set })
             }
             (Bug::XattrForgotten, MdsRequest::SetXattr { fid, .. }) if self.turn.is_each(2) => {
                 run(&MdsRequest::GetAttr { fid })

@@ -102,10 +102,6 @@ impl OssService for PlantedOss {
                 self.inner.handle(export, call, &attr, bulk)
             }
             (Bug::SyncSkipped, OssRequest::Sync { .. }, _) => Ok(OssReply::Done),
-            (Bug::GlimpseSkipped, OssRequest::GetAttr { object, .. }, bulk) => {
-                let attr = OssRequest::GetAttr { object: *object, glimpse: false };
-                self.inner.handle(export, call, &attr, bulk)
-            }
             (Bug::LocksForAll, OssRequest::Locks { request: LockRequest::Enqueue { request, .. } }, _) => {
                 Ok(OssReply::Locked(Outcome::Granted(LockGrant { need: request.need, lvb: None })))
             }
