@@ -4,7 +4,7 @@ use super::links::Links;
 use super::mounted::connect;
 use super::params::Params;
 use super::targets::Services;
-use nacre_client::Client;
+use nacre_client::{Client, RemoteEvents};
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_rpc::tcp::TcpMds;
