@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::{Options, Outcome, is_here, run};
+use super::{Options, Outcome, act_as, add_process, end_process, is_here, pause_process, run, shift_wall};
 use crate::clock::{self, Instant};
 use crate::sync::mpsc::{RecvTimeoutError, channel};
 use crate::sync::{Condvar, Latch, Mutex, RwLock, unlocked};
@@ -237,4 +237,32 @@ fn outside_of_simulations_everything_is_the_real_thing() {
     assert!(condition.wait_for(&mut free.lock(), Duration::from_millis(2)).timed_out());
     assert!(begin.elapsed() >= Duration::from_millis(2));
     assert!(begin.checked_sub(Duration::from_secs(1)).is_some_and(|earlier| earlier < begin));
+}
+
+#[test]
+fn threads_belong_to_the_process_of_the_one_that_started_them_and_pause_with_it() {
+    let outcome = run(Options { seed: 1, limit: Duration::from_secs(100) }, || {
+        let identity = nacre_types::ProcessIdentity { pid: 7, boot: [1; 16], ..Default::default() };
+        let process = add_process(identity).expect("in a simulation");
+        let start = crate::clock::Instant::now();
+        let thread = act_as(process, || {
+            crate::thread::spawn(move || {
+                crate::thread::sleep(Duration::from_secs(1));
+                (crate::own_process(), start.elapsed(), crate::clock::wall())
+            })
+        });
+        assert_ne!(crate::own_process(), identity, "this thread is in another one");
+        pause_process(process, Duration::from_secs(30));
+        shift_wall(process, -3600);
+        let here = crate::clock::wall();
+        let (own, slept, there) = thread.join().expect("ended");
+        assert_eq!(own, identity);
+        assert!(slept >= Duration::from_secs(30), "{slept:?}");
+        assert!(there < here, "its clock is late");
+        let is_ended = || act_as(process, || crate::has_ended(&identity));
+        assert!(!is_ended());
+        end_process(process);
+        assert!(is_ended());
+    });
+    assert!(outcome.left.is_empty());
 }

@@ -36,7 +36,7 @@ impl Model {
             Call::Link { fid, parent, name } => self.link(event, *fid, *parent, name),
             Call::Rename { .. } => self.rename(event),
             Call::List { fid } => self.list(event, *fid, is_alone),
-            Call::Stat { fid } => self.stat(event, *fid),
+            Call::Stat { fid } => self.stat(event, *fid, is_alone),
             Call::SetXattr { fid, .. } | Call::GetXattr { fid, .. } => self.xattr(event, *fid),
             Call::FsyncDir { fid } => self.sync_directory(event, *fid),
             Call::OpenFid { fid, truncate } => self.open_fid(event, *fid, *truncate),
@@ -83,7 +83,7 @@ impl Model {
         is_done(event)?;
         inode.opens += 1;
         if truncate {
-            inode.content.resize(0);
+            inode.truncate(0, event.times[0]);
         }
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Model {
             },
             Call::Truncate { size, .. } => {
                 is_done(event)?;
-                inode.content.resize(*size);
+                inode.truncate(*size, event.times[0]);
                 Ok(())
             }
             Call::Fsync { .. } => {
@@ -126,6 +126,7 @@ impl Model {
             }
             _ => {
                 inode.opens = inode.opens.saturating_sub(1);
+                inode.closed = Some(event.times[1]);
                 is_done(event)
             }
         }
@@ -157,7 +158,7 @@ impl Model {
         Ok(())
     }
 
-    fn stat(&mut self, event: &Event, fid: Fid) -> Verdict {
+    fn stat(&mut self, event: &Event, fid: Fid, is_alone: bool) -> Verdict {
         let rules = self.rules;
         let Some(inode) = self.inode_mut(fid) else { return fails(event, &REMOVED) };
         let Ok(Reply::Attributes { directory, size, nlink }) = event.result else {
@@ -173,8 +174,9 @@ impl Model {
         if nlink != inode.nlink && !(directory && (inode.nlink == 0 || inode.is_recounted)) {
             return Err(format!("{} links expected", inode.nlink));
         }
-        // A size is given without the parts of it that an unreachable OST has.
-        if directory || rules.downtime { Ok(()) } else { inode.content.check_size(size) }
+        // A size is given without the parts of it that an unreachable OST has, and with the parts of a write that
+        // is under way.
+        if directory || rules.downtime || !is_alone { Ok(()) } else { inode.content.check_size(size) }
     }
 
     fn xattr(&mut self, event: &Event, fid: Fid) -> Verdict {
