@@ -96,12 +96,10 @@ impl Model {
             return fails(event, &[Status::ESTALE, Status::ENOENT, Status::EIO]);
         }
         match &event.call {
-            Call::Write { offset, len, byte, sync, .. } => {
+            // O_SYNC makes the bytes of this write durable, and no others.
+            Call::Write { offset, len, byte, .. } => {
                 let len = written(event, *len, &rules)?;
                 inode.content.write(*offset, len.into(), *byte);
-                if *sync {
-                    inode.content.sync();
-                }
                 Ok(())
             }
             Call::Append { len, byte, .. } => {
