@@ -65,14 +65,24 @@ pub(crate) enum Turn {
     Wait,
 }
 
+/// Place of a returned part of a transaction: right before the change with the same transno.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Place {
+    transno: TransNo,
+    /// Order among the parts with this transno.
+    number: u64,
+}
+
 #[derive(Default)]
 struct State {
     /// The next change of each client that has sent some.
     heads: BTreeMap<ClientUuid, TransNo>,
-    /// Parts of distributed transactions that other MDTs have returned, by their transnos here.
-    restored: BTreeMap<TransNo, Transaction>,
-    /// Transnos of those that have been applied.
+    /// Parts of distributed transactions that other MDTs have returned, by their places.
+    restored: BTreeMap<Place, Transaction>,
+    /// Transnos of those that have been applied, as far as they are known.
     applied: BTreeSet<TransNo>,
+    /// Number of returned parts.
+    returned: u64,
     /// True while a change is executed.
     is_busy: bool,
 }
@@ -135,12 +145,30 @@ impl Replays {
         self.are_over.load(Ordering::Acquire)
     }
 
-    /// Adds a part of a distributed transaction that another MDT has returned.
-    pub fn restore(&self, transno: TransNo, transaction: Transaction) {
+    /// Adds a part of a distributed transaction that another MDT has returned, whose transno here was `transno`, 0 if
+    /// unknown. Called in the order of stamps, and conflicting transactions have the same order in both. Gives the
+    /// transaction back if it is to be applied at once.
+    pub fn restore(&self, transno: TransNo, transaction: Transaction) -> Option<Transaction> {
         let mut state = self.state.lock();
-        state.restored.insert(transno, transaction);
+        let last = state.restored.keys().next_back().map(|place| place.transno);
+        let transno = match last {
+            _ if self.is_lost(transno) => transno,
+            // Not before the ones with earlier stamps.
+            Some(last) if transno == TransNo(0) => last,
+            _ => return Some(transaction),
+        };
+        state.returned += 1;
+        let place = Place { transno, number: state.returned };
+        state.restored.insert(place, transaction);
         self.are_over.store(false, Ordering::Release);
         self.changed.notify_all();
+        None
+    }
+
+    /// Returns true if returned parts are not applied yet, or one is being applied.
+    pub fn has_restored(&self) -> bool {
+        let state = self.state.lock();
+        state.is_busy || !state.restored.is_empty()
     }
 
     /// Wakes waiting replays: a client is not awaited any more.
@@ -197,6 +225,11 @@ impl Replays {
         self.wake();
     }
 
+    /// Records that the part with this transno has been applied.
+    pub fn note_applied(&self, transno: TransNo) {
+        self.state.lock().applied.insert(transno);
+    }
+
     /// Returns true if the part of a distributed transaction with this transno has been applied in this run.
     pub fn has_applied(&self, transno: TransNo) -> bool {
         self.state.lock().applied.contains(&transno)
@@ -222,12 +255,11 @@ impl Replays {
 
 /// Takes the first restored part if it precedes all changes of clients.
 fn take_restored(state: &mut State) -> Option<Turn> {
-    let (transno, _) = state.restored.first_key_value()?;
-    if state.heads.values().any(|head| head < transno) {
+    let (place, _) = state.restored.first_key_value()?;
+    if state.heads.values().any(|head| *head < place.transno) {
         return None;
     }
-    let (transno, transaction) = state.restored.pop_first()?;
-    state.applied.insert(transno);
+    let (Place { transno, .. }, transaction) = state.restored.pop_first()?;
     state.is_busy = true;
     Some(Turn::Restored(transno, Box::new(transaction)))
 }

@@ -263,7 +263,11 @@ impl Mds {
             }
             PeerRequest::Abort { op } => self.core.participant.abort(op)?,
             PeerRequest::Outcome { op } => self.leaves.transactions.outcome(op)?,
-            PeerRequest::Sync { op } => self.resolver.sync_transaction(op)?,
+            PeerRequest::Sync { op } => {
+                // What is not applied again yet is not durable.
+                self.replayer.await_restored()?;
+                self.resolver.sync_transaction(op)?
+            }
             PeerRequest::Forget { ops, below } => self.core.participant.forget(ops, below)?,
             PeerRequest::Record { fid } => PeerReply::Record(self.core.participant.found(fid)?),
             PeerRequest::ResolveName { at } => {

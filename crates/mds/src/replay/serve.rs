@@ -11,7 +11,7 @@ use crate::suspend::{Caller, Suspended};
 use crate::tables::REPLAYED;
 use nacre_ondisk::OpenedRecord;
 use nacre_rpc::{Call, Export};
-use nacre_types::{ClientUuid, OpenHandle, Status, StatusResult, TransNo};
+use nacre_types::{ClientUuid, Fid, OpenHandle, Status, StatusResult, TransNo};
 use nacre_wire::Decode;
 use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest, OpenFlags};
 use nacre_wire::peer::Transaction;
@@ -129,7 +129,21 @@ impl Replayer {
         if self.leaves.replays.are_over() {
             return Ok(());
         }
-        let are_pending = || self.leaves.replays.are_pending(self.leaves.mdlocks.is_recovering());
+        self.await_end(&|| self.leaves.replays.are_pending(self.leaves.mdlocks.is_recovering()))
+    }
+
+    /// Waits until all returned parts of distributed transactions are applied.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`.
+    pub fn await_restored(&self) -> StatusResult<()> {
+        if self.leaves.replays.are_over() {
+            return Ok(());
+        }
+        self.await_end(&|| self.leaves.replays.has_restored())
+    }
+
+    fn await_end(&self, are_pending: &dyn Fn() -> bool) -> StatusResult<()> {
         if !are_pending() {
             return Ok(());
         }
@@ -155,13 +169,15 @@ impl Replayer {
     }
 
     fn apply_restored(&self, at: TransNo, transaction: &Transaction) {
-        if let Err(status) = self.core.participant.apply(transaction) {
-            log::error!(
+        match self.core.participant.apply(transaction) {
+            Ok(_) if transaction.id.mdt == self.leaves.index => self.leaves.replays.note_applied(at),
+            Ok(_) => {}
+            Err(status) => log::error!(
                 "MDT{:04x}: {}, which was transaction {}, cannot be done again: {status}",
                 self.leaves.index,
                 transaction.id,
                 at.0
-            );
+            ),
         }
         self.leaves.replays.end(None);
     }
@@ -196,12 +212,14 @@ impl Replayer {
                 layout::restore(&self.leaves, &self.core, capabilities, &caller, &lost, reply.clone())
                     .map(drop)
             }
-            (request @ MdsRequest::Create { .. }, MdsReply::Created { attr, created: true, .. }) => {
-                // A part of a transaction may have restored it.
-                let is_there = attr.fid.mdt_index() == self.leaves.index
-                    && self.leaves.records.find_inode(&attr.fid)?.is_some();
-                if is_there { Ok(()) } else { run(&call, &without_open(request)).map(drop) }
-            }
+            (
+                request @ MdsRequest::Create { parent, name, .. },
+                MdsReply::Created { attr, created: true, .. } | MdsReply::Attr(attr),
+            ) => match self.is_there(&parent, name, &attr.fid)? {
+                // A part of a transaction has restored it.
+                true => Ok(()),
+                false => run(&call, &without_open(request)).map(drop),
+            },
             (MdsRequest::Create { open: Some((handle, flags)), .. }, MdsReply::Created { attr, .. })
             | (MdsRequest::Open { handle, flags, .. }, MdsReply::Opened { attr, .. }) => {
                 let again = MdsRequest::Open { fid: attr.fid, handle, flags, lock: Default::default() };
@@ -226,8 +244,18 @@ impl Replayer {
         }
     }
 
+    /// Returns true if an inode exists here, or a name leads to it.
+    fn is_there(&self, parent: &Fid, name: &[u8], fid: &Fid) -> StatusResult<bool> {
+        let records = &self.leaves.records;
+        if fid.mdt_index() == self.leaves.index {
+            return Ok(records.find_inode(fid)?.is_some());
+        }
+        let found = records.find_name(parent, records.hash(name), name)?;
+        Ok(found.is_some_and(|found| found.fid == *fid))
+    }
+
     /// Forgets a handle that a replayed change has opened: the client opens again what it still has open.
-    fn forget_open(&self, client: &ClientUuid, fid: nacre_types::Fid, handle: OpenHandle) {
+    fn forget_open(&self, client: &ClientUuid, fid: Fid, handle: OpenHandle) {
         self.leaves.opens.remove(&fid, client, handle);
     }
 }

@@ -30,17 +30,21 @@ fn the_earliest_change_is_first_once_no_client_may_have_an_earlier_one() {
 
 #[test]
 fn a_returned_part_of_a_transaction_has_its_place_among_the_changes_of_clients() {
-    let replays = Replays::new(Runs::default());
-    replays.restore(TransNo(12), transaction(1));
+    let replays = Replays::new(Runs { losses: vec![TransNo(10)], may_lack: false });
+    assert!(replays.restore(TransNo(0), transaction(0)).is_some(), "nothing is known about its place");
+    assert!(replays.restore(TransNo(12), transaction(1)).is_none());
+    assert!(replays.restore(TransNo(0), transaction(2)).is_none(), "not before one with an earlier stamp");
     assert!(replays.next_restored(&[A]).is_none(), "A may have an earlier change");
     assert!(is_own(&replays, &A, 11, &[A]));
     replays.end(Some(&A));
-    assert!(matches!(replays.next(&A, TransNo(13), &[A]), Turn::Restored(TransNo(12), _)));
-    assert!(replays.has_applied(TransNo(12)));
-    replays.end(None);
+    for number in [1, 2] {
+        let turn = replays.next(&A, TransNo(13), &[A]);
+        assert!(matches!(turn, Turn::Restored(TransNo(12), transaction) if transaction.stamp == number));
+        replays.end(None);
+    }
     assert!(is_own(&replays, &A, 13, &[A]));
     replays.end(Some(&A));
-    replays.restore(TransNo(14), transaction(2));
+    assert!(replays.restore(TransNo(14), transaction(3)).is_none());
     assert!(replays.are_pending(false) && replays.next_restored(&[]).is_some());
 }
 

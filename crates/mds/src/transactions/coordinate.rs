@@ -245,7 +245,7 @@ impl Coordinator {
     /// # Errors
     /// If the participant has not acknowledged that.
     pub(super) fn apply_at(&self, mdt: u16, transaction: &Arc<Transaction>) -> StatusResult<()> {
-        let transno = self.leaves.transactions.transno_of(&transaction.id);
+        let transno = self.leaves.transactions.place_of(&transaction.id);
         let request = PeerRequest::Apply { transaction: Transaction::clone(transaction), transno };
         match self.leaves.transactions.ask(mdt, request)? {
             PeerReply::Applied { transno } => {

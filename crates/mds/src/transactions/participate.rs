@@ -156,7 +156,7 @@ impl Participant {
             let mut state = self.leaves.transactions.state.lock();
             let is_done = state.open.contains_key(&id) || state.is_finished(&id);
             if is_done && !self.leaves.transactions.has(Bug::AppliesTwice) {
-                let transno = state.open.get(&id).map_or(TransNo(0), |open| open.transno);
+                let transno = state.open.get(&id).map_or(TransNo(0), |open| open.place);
                 return Ok(PeerReply::Applied { transno });
             }
             state.clock = state.clock.max(transaction.stamp);
@@ -221,6 +221,7 @@ impl Participant {
         decided();
         drop(latched);
         transactions.note_open(transaction, transno);
+        transactions.note_place(&transaction.id, transno);
         Ok(transno)
     }
 

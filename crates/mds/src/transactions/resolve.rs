@@ -169,11 +169,8 @@ impl Resolver {
             again.clear();
         }
         for (transaction, transno) in again.into_values() {
-            // Its place among the changes that clients replay is known.
-            if self.leaves.replays.is_lost(transno) {
-                self.leaves.replays.restore(transno, transaction);
-                continue;
-            }
+            // It may have a place among the changes that clients replay.
+            let Some(transaction) = self.leaves.replays.restore(transno, transaction) else { continue };
             if let Err(status) = self.participant.apply(&transaction) {
                 log::error!(
                     "MDT{:04x}: {} cannot be done again: {status}",

@@ -59,6 +59,8 @@ pub(super) struct Open {
     pub(super) transno: TransNo,
     /// On the coordinator: the participants that have committed their parts, with their transnos there.
     pub(super) applied: BTreeMap<u16, TransNo>,
+    /// Transno of the part here, if it was committed in this run; 0 otherwise.
+    pub(super) place: TransNo,
     /// On a participant: the transno of the coordinator's part in its store, 0 if unknown.
     pub(super) coordinated: TransNo,
     /// All parts are durable; the record stays until the coordinator reports that no MDT needs it.
@@ -136,6 +138,7 @@ impl State {
             transaction: transaction.clone(),
             transno,
             applied: BTreeMap::new(),
+            place: TransNo(0),
             coordinated: TransNo(0),
             is_durable: false,
         };
@@ -436,9 +439,16 @@ impl Transactions {
         }
     }
 
+    /// Records the transno of the part here of a transaction.
+    pub(super) fn note_place(&self, op: &TransactionId, transno: TransNo) {
+        if let Some(open) = self.state.lock().open.get_mut(op) {
+            open.place = transno;
+        }
+    }
+
     /// Returns the transno of the part here of a transaction; 0 if it is not known.
-    pub(super) fn transno_of(&self, op: &TransactionId) -> TransNo {
-        self.state.lock().open.get(op).map_or(TransNo(0), |open| open.transno)
+    pub(super) fn place_of(&self, op: &TransactionId) -> TransNo {
+        self.state.lock().open.get(op).map_or(TransNo(0), |open| open.place)
     }
 
     /// Records that a transaction is decided, and wakes the threads that wait for that.
