@@ -108,13 +108,14 @@ pub(crate) fn evicts(timed: &Timed) -> bool {
 /// Returns what these faults allow.
 pub(crate) fn rules(faults: &[Timed]) -> Rules {
     let mut rules = Rules::default();
+    let mut loses_power = false;
     for timed in faults {
         let Timed { lasts, fault, .. } = timed;
         rules.downtime |= *lasts >= EVICTION;
         rules.breaks |=
             !matches!(fault, Fault::Clock(..) | Fault::Full(_) | Fault::IoErrors(_) | Fault::Slow(..));
         match fault {
-            Fault::Power(Node::Mdt(_)) => rules.mdt_power = true,
+            Fault::Power(Node::Mdt(_)) => loses_power = true,
             Fault::Power(_) => rules.ost_power = true,
             Fault::Partition { .. } | Fault::Isolate(_) | Fault::Pause(_) => rules.evictions |= evicts(timed),
             Fault::Full(_) => rules.full = true,
@@ -122,5 +123,7 @@ pub(crate) fn rules(faults: &[Timed]) -> Rules {
             Fault::Break(_) | Fault::Kill(_) | Fault::Clock(..) | Fault::Slow(..) => {}
         }
     }
+    // Clients replay what MDTs lose, unless they are evicted meanwhile.
+    rules.mdt_power = loses_power && rules.evictions;
     rules
 }

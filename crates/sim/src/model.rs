@@ -25,7 +25,8 @@ const CLOSED_AFTER: Duration = Duration::from_millis(1500);
 /// What a plan of faults allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Rules {
-    /// Hosts of MDTs lose power: changes of the last second may be lost, and `fsync` and `close` report `EIO`.
+    /// Hosts of MDTs lose power while clients are away that would replay the loss: changes of the last second may be
+    /// lost, and `fsync` and `close` report `EIO`.
     pub(crate) mdt_power: bool,
     /// Hosts of OSTs lose power: data that was not synced may be lost.
     pub(crate) ost_power: bool,
@@ -58,14 +59,12 @@ impl Rules {
     }
 
     /// Returns true if objects may be left without a file: clients may write to objects of files that an MDT has
-    /// lost with its power, which clients that replay the loss would end; and a truncate that is sent again after
-    /// its file was removed creates the object again.
+    /// lost with its power; and a truncate that is sent again after its file was removed creates the object again.
     pub(crate) fn orphans_objects(&self) -> bool {
         self.mdt_power || self.breaks
     }
 
-    /// Returns true if an MDT may lose with its power what a transaction over several MDTs depends on. Clients that
-    /// replay what an MDT has lost would make this false.
+    /// Returns true if an MDT may lose with its power what a transaction over several MDTs depends on.
     pub(crate) fn splits_transactions(&self) -> bool {
         self.mdt_power
     }
@@ -234,6 +233,10 @@ impl Model {
             Incident::OstPower(_) | Incident::Eviction => {
                 self.change_all(|_, inode| inode.content.lose_all())
             }
+            Incident::MdtPower(_) if !self.rules.mdt_power => self.change_all(|_, inode| {
+                inode.content.loosen();
+                inode.is_uncounted = true;
+            }),
             Incident::MdtPower(_) => {
                 self.cut.get_or_insert(time);
                 self.change_all(|fid, inode| {
@@ -248,8 +251,7 @@ impl Model {
     }
 
     /// Accepts a wrong answer after a power cut of an MDT, unless it is about a name or data that was durable by
-    /// then and that no call has changed since. Clients that replay what an MDT has lost would make this
-    /// unnecessary.
+    /// then and that no call has changed since.
     fn accept_after_cut(&mut self, event: &Event, wrong: Verdict) -> Verdict {
         use crate::history::Call;
         let Some(cut) = self.cut.filter(|_| wrong.is_err()) else { return wrong };

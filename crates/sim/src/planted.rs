@@ -35,6 +35,8 @@ pub enum Bug {
     CommitSkipped,
     /// An MDT does not remember answers across its restart, so that a resent request runs again.
     AnswersForgotten,
+    /// An MDT answers the replay of lost changes, and executes none.
+    ReplayForgotten,
     /// An MDT ignores the size that a close reports.
     CloseIgnoresSize,
     /// An MDT counts one more name of files with several.
@@ -70,7 +72,7 @@ pub enum Bug {
 }
 
 /// All bugs.
-pub const BUGS: [Bug; 23] = [
+pub const BUGS: [Bug; 24] = [
     Bug::CreateIgnoresExclusive,
     Bug::UnlinkOnlyAnswers,
     Bug::RenameOnlyAnswers,
@@ -78,6 +80,7 @@ pub const BUGS: [Bug; 23] = [
     Bug::AbsenceRemembered,
     Bug::CommitSkipped,
     Bug::AnswersForgotten,
+    Bug::ReplayForgotten,
     Bug::CloseIgnoresSize,
     Bug::LinksMiscounted,
     Bug::LeaseForAll,
@@ -100,7 +103,7 @@ impl Bug {
     /// Returns what a plan needs so that the bug has a consequence: power cuts of MDTs, of OSTs, kills of MDTs.
     pub fn needs(self) -> Needs {
         match self {
-            Bug::CommitSkipped => Needs::MdtPower,
+            Bug::CommitSkipped | Bug::ReplayForgotten => Needs::MdtPower,
             Bug::SyncSkipped | Bug::FileSyncForgotten => Needs::OstPower,
             Bug::AnswersForgotten | Bug::ReconnectIgnored => Needs::MdtKills,
             _ => Needs::Nothing,

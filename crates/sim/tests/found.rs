@@ -1,15 +1,20 @@
 //! What the simulator has found, each as the smallest programs that show it, under many schedules.
 
-use nacre_sim::{Operation, Path, Place, Plan, Shape, run_plan};
+use nacre_sim::{Fault, Node, Operation, Path, Place, Plan, Shape, Timed, run_plan};
 use std::time::Duration;
 
 /// Schedules of each test.
 const SEEDS: u64 = 60;
 
 fn is_right(shape: Shape, programs: &[Vec<Operation>]) {
+    is_right_with(shape, programs, &[]);
+}
+
+fn is_right_with(shape: Shape, programs: &[Vec<Operation>], faults: &[Timed]) {
     for seed in 0..SEEDS {
+        let faults = faults.to_vec();
         let jitter = Duration::from_micros([0, 50, 2000][seed as usize % 3]);
-        let (programs, faults) = (programs.to_vec(), Vec::new());
+        let programs = programs.to_vec();
         let plan = Plan { seed, shape, programs, faults, jitter, bug: None };
         if let Some(problem) = run_plan(&plan).0.problem {
             panic!("{problem}\n{}", plan.describe());
@@ -67,4 +72,20 @@ fn a_truncate_succeeds_although_the_file_is_removed_right_after_it() {
     let cuts = again(&[&make(0)[..], &[close, cut]].concat(), 10);
     let removes = vec![Operation::Unlink { path: path(0) }; 40];
     is_right(shape, &[cuts, removes]);
+}
+
+/// Another MDT forgot the transaction that made the shard, as if its part were durable, before the part was redone.
+#[test]
+fn a_shard_is_there_after_the_host_of_its_mdt_has_lost_power() {
+    let shape = Shape { mdts: 3, osts: 1, clients: 2 };
+    let make = Operation::Mkdir { path: path(0), place: Place::Striped };
+    let below = |number| Operation::Mkdir { path: Path(vec![0, number]), place: Place::Default };
+    let stat = Operation::Stat { path: path(0) };
+    let first = [vec![make, below(0), below(1)], vec![stat.clone(); 100]].concat();
+    let power = Timed {
+        at: Duration::from_millis(30),
+        lasts: Duration::from_secs(2),
+        fault: Fault::Power(Node::Mdt(1)),
+    };
+    is_right_with(shape, &[first, vec![stat; 100]], &[power]);
 }

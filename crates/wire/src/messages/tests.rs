@@ -208,7 +208,7 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::Intent { fid: Fid::ROOT, name: Some(b"n"), handle: LockHandle(8) },
         MdsRequest::Intent { fid: fid(1), name: None, handle: LockHandle(9) },
         MdsRequest::LookupMany { parent: Fid::ROOT, names: b"a\0b\0", locks: lock_range() },
-        scan_request(),
+        MdsRequest::Scan { fid: Fid::ROOT, cookie: 4, max_bytes: 16000, layouts: true },
         MdsRequest::LayoutAccess { fid: fid(1), range: None, lock: LockHandle(9), owners: OWNERS },
         MdsRequest::LayoutAccess {
             fid: fid(1),
@@ -248,10 +248,6 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
 
 fn lock_range() -> LockRange {
     LockRange { first: LockHandle(40), count: 9 }
-}
-
-fn scan_request() -> MdsRequest<'static> {
-    MdsRequest::Scan { fid: Fid::ROOT, cookie: 4, max_bytes: 16000, layouts: true }
 }
 
 fn mds_replies() -> Vec<MdsReply> {
@@ -620,9 +616,7 @@ fn golden_text() -> String {
     golden_lines("mds-reply", &quota::replies(), &mut out);
     golden_lines("oss-request", &quota::oss_requests(), &mut out);
     golden_lines("oss-reply", &quota::oss_replies(), &mut out);
-    golden_lines("mds-request", &replay::requests(), &mut out);
-    golden_lines("mds-reply", &replay::replies(), &mut out);
-    golden_lines("oss-reply", &replay::oss_replies(), &mut out);
+    replay::golden_lines_of_all(&mut out);
     golden_lines("mds-request", &dir_use::requests(), &mut out);
     golden_lines("mds-reply", &dir_use::replies(), &mut out);
     out
@@ -737,9 +731,7 @@ fn all_golden() -> Vec<Vec<u8>> {
     all.extend(encoded(&changelog::replies()));
     all.extend(encoded(&quota::requests()));
     all.extend(encoded(&quota::replies()));
-    all.extend(encoded(&replay::requests()));
-    all.extend(encoded(&replay::replies()));
-    all.extend(encoded(&replay::oss_replies()));
+    all.extend(replay::all());
     all.extend(encoded(&dir_use::requests()));
     all.extend(encoded(&dir_use::replies()));
     all.extend(encoded(&mds_replies()));
