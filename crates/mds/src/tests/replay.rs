@@ -92,7 +92,7 @@ impl Farm {
 
     fn make(&mut self, client: usize, parent: Fid, name: &str, new: &NewFile<'_>) -> StatusResult<Fid> {
         let (fid, name) = (self.fid(client), name.as_bytes());
-        let new = new.clone();
+        let new = *new;
         let request =
             MdsRequest::Create { parent, name, fid, new, mode: 0o644, umask: 0, open: None, exclusive: true };
         self.run(client, &request).map(|_| fid)
@@ -158,6 +158,10 @@ impl Farm {
     }
 
     /// Replays the changes of all clients at the same time.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "only threads of std can borrow, and nothing is simulated here"
+    )]
     fn replay_all(&self, pieces: usize) -> Vec<Option<Status>> {
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.clients.len())
