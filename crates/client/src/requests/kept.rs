@@ -21,6 +21,8 @@ const LOST_MAX: usize = 1 << 16;
 
 #[derive(Default)]
 struct Changes {
+    /// The current run of the MDT, once it is known.
+    run: Option<RunStart>,
     /// Nearly in the order of their transnos: threads enter them after the answer.
     all: VecDeque<ReplayedChange>,
     bytes: usize,
@@ -46,8 +48,6 @@ impl Changes {
 /// Changes that one MDT has acknowledged and may lose.
 #[derive(Default)]
 pub(crate) struct Kept {
-    /// The current run of the MDT, once it is known.
-    run: Mutex<Option<RunStart>>,
     changes: Mutex<Changes>,
     /// Inodes whose changes are lost, until that is reported.
     lost: Mutex<HashSet<Fid>>,
@@ -68,23 +68,19 @@ impl Kept {
     /// Records an acknowledged change; `committed` is the last durable transaction.
     pub fn note(&self, change: ReplayedChange, committed: TransNo) -> Noted {
         let transno = change.transno;
-        let bytes = {
-            let mut changes = self.changes.lock();
-            changes.trim(committed);
-            changes.push(change);
-            changes.bytes
-        };
-        // After the change is entered: either a recovery finds it, or this finds the recovery.
-        if self.run.lock().as_ref().is_some_and(|run| run.has_lost(transno)) {
-            return Noted::Lost;
+        let mut changes = self.changes.lock();
+        changes.trim(committed);
+        changes.push(change);
+        match &changes.run {
+            Some(run) if run.has_lost(transno) => Noted::Lost,
+            _ if changes.bytes > KEPT_BYTES_MAX => Noted::Full,
+            _ => Noted::Kept,
         }
-        if bytes > KEPT_BYTES_MAX { Noted::Full } else { Noted::Kept }
     }
 
     /// Records that the MDT has begun this run, and takes the changes that it lacks, in their order. What it has is
     /// durable.
     pub fn begin_run(&self, start: RunStart) -> Vec<ReplayedChange> {
-        *self.run.lock() = Some(start.clone());
         let mut changes = self.changes.lock();
         let newest = start.losses.last().copied().unwrap_or_default();
         let (mut lost, mut later) = (Vec::new(), Changes::default());
@@ -95,7 +91,7 @@ impl Kept {
                 false => {}
             }
         }
-        *changes = later;
+        *changes = Changes { run: Some(start), ..later };
         lost.sort_by_key(|change| change.transno);
         lost.dedup_by_key(|change| change.transno);
         lost
@@ -104,21 +100,18 @@ impl Kept {
     /// Enters changes again whose replay did not end.
     pub fn restore(&self, changes: impl Iterator<Item = ReplayedChange>) {
         let mut kept = self.changes.lock();
-        for change in changes {
-            kept.bytes += change.len_bytes();
-            kept.all.push_front(change);
-        }
+        changes.for_each(|change| kept.push(change));
     }
 
-    /// Records that a change is lost, since it cannot be replayed; returns true if an `fsync` or `close` will report it.
-    pub fn lose(&self, change: &ReplayedChange) -> bool {
+    /// Records that a change is lost, since it cannot be replayed, for an `fsync` or `close` of its inodes.
+    pub fn lose(&self, change: &ReplayedChange) {
         let mut lost = self.lost.lock();
-        let mut is_reported = false;
         for fid in changed_by(change) {
-            is_reported |= lost.len() < LOST_MAX && lost.insert(fid);
+            if lost.len() < LOST_MAX {
+                lost.insert(fid);
+            }
         }
         self.lost_count.store(lost.len(), Ordering::Release);
-        is_reported
     }
 
     /// True, once, if a change of this client to an inode was lost.
@@ -266,7 +259,8 @@ mod tests {
     #[test]
     fn inodes_of_changes_that_cannot_be_replayed_are_reported_once() {
         let kept = noted(&[]);
-        assert!(kept.lose(&change(1, 11)) && !kept.lose(&change(1, 12)));
+        kept.lose(&change(1, 11));
+        kept.lose(&change(1, 12));
         assert_eq!([1, 2, 1].map(|oid| kept.take_lost(&fid(oid))), [true, false, false]);
     }
 
