@@ -315,7 +315,7 @@ impl Mds {
             departed: Arc::default(),
             opens: Arc::new(OpenTable::new()),
             flocks: Arc::new(FileLocks::new(mdlocks.is_recovering())),
-            replays: Arc::new(Replays::new(runs)),
+            replays: Arc::new(Replays::new(runs, known.keys().copied())),
             transactions: Arc::new(transactions),
             osts: Arc::new(osts),
             space: Arc::new(SpaceGuard::new(dir, store.clone(), config.reserve_bytes)),

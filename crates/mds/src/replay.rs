@@ -15,7 +15,7 @@ pub(crate) use serve::Replayer;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_ondisk::{RUNS_MAX, RunsRecord};
 use nacre_types::{ClientUuid, TransNo};
-use nacre_wire::connect::RUN_GAP;
+use nacre_wire::connect::{RUN_GAP, is_in_gap};
 use nacre_wire::peer::Transaction;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,9 +60,22 @@ pub(crate) enum Turn {
     /// Execute it.
     Own,
     /// Apply this part of a distributed transaction first.
-    Restored(TransNo, Box<Transaction>),
+    Restored(Returned),
     /// Wait for earlier changes.
     Wait,
+}
+
+/// A part of a distributed transaction that another MDT has returned.
+pub(crate) struct Returned {
+    place: Place,
+    pub transaction: Box<Transaction>,
+}
+
+impl Returned {
+    /// Returns the transno that the part had here, or that of the part before it if it is not known.
+    pub fn transno(&self) -> TransNo {
+        self.place.transno
+    }
 }
 
 /// Place of a returned part of a transaction: right before the change with the same transno.
@@ -75,10 +88,12 @@ struct Place {
 
 #[derive(Default)]
 struct State {
+    /// Clients of the last run that have not reported the end of their replay.
+    entitled: BTreeSet<ClientUuid>,
     /// The next change of each client that has sent some.
     heads: BTreeMap<ClientUuid, TransNo>,
     /// Parts of distributed transactions that other MDTs have returned, by their places.
-    restored: BTreeMap<Place, Transaction>,
+    restored: BTreeMap<Place, Box<Transaction>>,
     /// Transnos of those that have been applied, as far as they are known.
     applied: BTreeSet<TransNo>,
     /// Number of returned parts.
@@ -106,11 +121,12 @@ pub(crate) struct Replays {
 }
 
 impl Replays {
-    pub fn new(runs: Runs) -> Replays {
+    /// Builds the order of a run, in which these clients of the last one may replay changes.
+    pub fn new(runs: Runs, clients: impl Iterator<Item = ClientUuid>) -> Replays {
         Replays {
             are_over: AtomicBool::new(!runs.may_lack),
             runs,
-            state: Mutex::default(),
+            state: Mutex::new(State { entitled: clients.collect(), ..State::default() }),
             changed: Condvar::new(),
             replayed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -122,9 +138,19 @@ impl Replays {
         &self.runs.losses
     }
 
+    /// Returns true if a client may replay changes: others would evade quotas with old transnos.
+    pub fn is_entitled(&self, client: &ClientUuid) -> bool {
+        self.state.lock().entitled.contains(client)
+    }
+
+    /// Records that a client has replayed everything, or is gone.
+    pub fn end_replay_of(&self, client: &ClientUuid) {
+        self.state.lock().entitled.remove(client);
+    }
+
     /// Returns true if this run began with a gap in which a transaction of this number is lost.
     pub fn is_lost(&self, transno: TransNo) -> bool {
-        self.losses().iter().any(|newest| transno > *newest && transno.0 - newest.0 <= RUN_GAP)
+        is_in_gap(self.losses(), transno)
     }
 
     /// Returns true while changes are replayed, or clients of the last run may still send some (`is_recovering`).
@@ -159,7 +185,7 @@ impl Replays {
         };
         state.returned += 1;
         let place = Place { transno, number: state.returned };
-        state.restored.insert(place, transaction);
+        state.restored.insert(place, Box::new(transaction));
         self.are_over.store(false, Ordering::Release);
         self.changed.notify_all();
         None
@@ -178,7 +204,8 @@ impl Replays {
     }
 
     /// Decides what to do before the change `transno` of a client is executed; `awaited` are the clients of the last
-    /// run that may replay changes. After another answer than [`Turn::Wait`] the caller calls [`Replays::end`].
+    /// run that may replay changes. After [`Turn::Own`] the caller calls [`Replays::end`], after [`Turn::Restored`]
+    /// [`Replays::end_restored`].
     pub fn next(&self, client: &ClientUuid, transno: TransNo, awaited: &[ClientUuid]) -> Turn {
         let mut state = self.state.lock();
         self.are_over.store(false, Ordering::Release);
@@ -186,8 +213,8 @@ impl Replays {
         if state.is_busy || !state.is_complete(awaited) {
             return Turn::Wait;
         }
-        if let Some(turn) = take_restored(&mut state) {
-            return turn;
+        if let Some(part) = take_restored(&mut state) {
+            return Turn::Restored(part);
         }
         let first = state.heads.iter().map(|(client, transno)| (*transno, client)).min();
         if first != Some((transno, client)) {
@@ -198,24 +225,29 @@ impl Replays {
     }
 
     /// Returns a part to apply that precedes all changes of clients, if no client is `awaited` that has sent none.
-    pub fn next_restored(&self, awaited: &[ClientUuid]) -> Option<(TransNo, Box<Transaction>)> {
+    pub fn next_restored(&self, awaited: &[ClientUuid]) -> Option<Returned> {
         let mut state = self.state.lock();
         if state.is_busy || !state.is_complete(awaited) {
             return None;
         }
-        match take_restored(&mut state) {
-            Some(Turn::Restored(transno, transaction)) => Some((transno, transaction)),
-            _ => None,
-        }
+        take_restored(&mut state)
     }
 
-    /// Ends the execution of a change of a client, or of a part of a transaction.
-    pub fn end(&self, client: Option<&ClientUuid>) {
+    /// Ends the application of a returned part. A part that `failed` is applied again later, before everything after it.
+    pub fn end_restored(&self, part: Returned, failed: bool) {
         let mut state = self.state.lock();
         state.is_busy = false;
-        if let Some(client) = client {
-            state.heads.remove(client);
+        if failed {
+            state.restored.insert(part.place, part.transaction);
         }
+        self.changed.notify_all();
+    }
+
+    /// Ends the execution of a change of a client.
+    pub fn end(&self, client: &ClientUuid) {
+        let mut state = self.state.lock();
+        state.is_busy = false;
+        state.heads.remove(client);
         self.changed.notify_all();
     }
 
@@ -253,15 +285,15 @@ impl Replays {
     }
 }
 
-/// Takes the first restored part if it precedes all changes of clients.
-fn take_restored(state: &mut State) -> Option<Turn> {
+/// Takes the first returned part if it precedes all changes of clients.
+fn take_restored(state: &mut State) -> Option<Returned> {
     let (place, _) = state.restored.first_key_value()?;
     if state.heads.values().any(|head| *head < place.transno) {
         return None;
     }
-    let (Place { transno, .. }, transaction) = state.restored.pop_first()?;
+    let (place, transaction) = state.restored.pop_first()?;
     state.is_busy = true;
-    Some(Turn::Restored(transno, Box::new(transaction)))
+    Some(Returned { place, transaction })
 }
 
 #[cfg(test)]

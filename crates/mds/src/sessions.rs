@@ -257,6 +257,7 @@ impl Sessions {
         }
         self.leaves.mdlocks.evict(client);
         self.leaves.flocks.release_client(client);
+        self.leaves.replays.end_replay_of(client);
         self.leaves.opens.forget_early_closes(client);
         self.leaves.departed.close_all_of(client, self.leaves.opens.abandon(client));
         if let Err(status) = self.forget_records(client) {
@@ -395,6 +396,9 @@ impl Sessions {
             }
             LockRequest::Cancel { .. } | LockRequest::Convert { .. } | LockRequest::ReplayDone => {
                 self.leaves.mdlocks.handle(self, caller.export, request)?;
+                if matches!(request, LockRequest::ReplayDone) {
+                    self.leaves.replays.end_replay_of(&caller.client);
+                }
                 self.note_recovered();
                 Ok(MdsReply::Done)
             }

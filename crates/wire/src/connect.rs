@@ -121,10 +121,15 @@ pub struct RunStart {
 impl RunStart {
     /// Returns true if the server has lost an acknowledged transaction, and the client has not replayed it.
     pub fn has_lost(&self, transno: TransNo) -> bool {
-        let at = self.losses.partition_point(|newest| newest.0 < transno.0);
-        let newest = at.checked_sub(1).and_then(|before| self.losses.get(before));
-        transno > self.replayed && newest.is_some_and(|newest| transno.0 - newest.0 <= RUN_GAP)
+        transno > self.replayed && is_in_gap(&self.losses, transno)
     }
+}
+
+/// Returns true if a transno is in the [`RUN_GAP`] after one of these, which are in ascending order.
+pub fn is_in_gap(losses: &[TransNo], transno: TransNo) -> bool {
+    let at = losses.partition_point(|newest| newest.0 < transno.0);
+    let newest = at.checked_sub(1).and_then(|before| losses.get(before));
+    newest.is_some_and(|newest| transno.0 - newest.0 <= RUN_GAP)
 }
 
 /// Body of a refused connect if the version ranges do not overlap; other refusals have an empty body.

@@ -1,7 +1,7 @@
 //! Execution of replayed changes.
 
 use super::layout::{self, LostLayout};
-use super::{Scope, Turn};
+use super::{Returned, Scope, Turn};
 use crate::capabilities::Capabilities;
 use crate::core::Core;
 use crate::leaves::Leaves;
@@ -14,7 +14,6 @@ use nacre_rpc::{Call, Export};
 use nacre_types::{ClientUuid, Fid, OpenHandle, Status, StatusResult, TransNo};
 use nacre_wire::Decode;
 use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest, OpenFlags};
-use nacre_wire::peer::Transaction;
 use nacre_wire::replay::ReplayedChange;
 use std::sync::Arc;
 
@@ -57,7 +56,7 @@ impl Replayer {
     /// Executes changes of a client in their turn, and makes them durable.
     ///
     /// # Errors
-    /// `EPROTO` for changes out of order; those after which the client has to send all of them again.
+    /// `EPROTO` for changes out of order; `EPERM` for a client that has ended its replay, or was not there before; those after which the client has to send all of them again.
     pub fn replay(
         &self,
         export: &Export,
@@ -69,6 +68,9 @@ impl Replayer {
             return Err(Status::EPROTO);
         }
         let client = export.client;
+        if !self.leaves.replays.is_entitled(&client) {
+            return Err(Status::EPERM);
+        }
         let replayed = self.replayed(&client)?;
         let _queued = Queued(self, client);
         let mut outcomes = Vec::with_capacity(changes.len());
@@ -82,7 +84,7 @@ impl Replayer {
                 true => Ok(()),
                 false => self.execute(export, change, capabilities, run),
             };
-            self.leaves.replays.end(Some(&client));
+            self.leaves.replays.end(&client);
             match outcome {
                 Err(status @ (Status::ESHUTDOWN | Status::EINTR | Status::EVICTED)) => return Err(status),
                 outcome => outcomes.push(outcome.err()),
@@ -110,12 +112,23 @@ impl Replayer {
             loop {
                 match replays.next(&export.client, transno, &self.leaves.mdlocks.awaited()) {
                     Turn::Own => return Ok(()),
-                    Turn::Restored(at, transaction) => self.apply_restored(at, &transaction),
-                    Turn::Wait if self.leaves.signal.is_stopping() => return Err(Status::ESHUTDOWN),
-                    Turn::Wait if nacre_env::interrupted() => return Err(Status::EINTR),
-                    Turn::Wait if export.has_ended() => return Err(Status::EVICTED),
-                    Turn::Wait => replays.wait(),
+                    Turn::Restored(part) => {
+                        if self.apply_restored(part) {
+                            continue;
+                        }
+                    }
+                    Turn::Wait => {}
                 }
+                if self.leaves.signal.is_stopping() {
+                    return Err(Status::ESHUTDOWN);
+                }
+                if nacre_env::interrupted() {
+                    return Err(Status::EINTR);
+                }
+                if export.has_ended() {
+                    return Err(Status::EVICTED);
+                }
+                replays.wait();
             }
         })
     }
@@ -162,24 +175,26 @@ impl Replayer {
 
     /// Applies the parts of distributed transactions that precede all changes that clients may replay.
     pub fn apply_due(&self) {
-        while let Some((at, transaction)) = self.leaves.replays.next_restored(&self.leaves.mdlocks.awaited())
-        {
-            self.apply_restored(at, &transaction);
+        while let Some(part) = self.leaves.replays.next_restored(&self.leaves.mdlocks.awaited()) {
+            if !self.apply_restored(part) {
+                return;
+            }
         }
     }
 
-    fn apply_restored(&self, at: TransNo, transaction: &Transaction) {
-        match self.core.participant.apply(transaction) {
-            Ok(_) if transaction.id.mdt == self.leaves.index => self.leaves.replays.note_applied(at),
-            Ok(_) => {}
-            Err(status) => log::error!(
-                "MDT{:04x}: {}, which was transaction {}, cannot be done again: {status}",
-                self.leaves.index,
-                transaction.id,
-                at.0
-            ),
+    /// Applies a returned part; returns false if it has to be applied again later.
+    fn apply_restored(&self, part: Returned) -> bool {
+        let (id, transno) = (part.transaction.id, part.transno());
+        let applied = self.core.participant.apply(&part.transaction);
+        match &applied {
+            Ok(_) if id.mdt == self.leaves.index => self.leaves.replays.note_applied(transno),
+            Ok(_) | Err(Status::EINTR | Status::ESHUTDOWN) => {}
+            Err(status) => {
+                log::error!("MDT{:04x}: {id} cannot be done again yet: {status}", self.leaves.index)
+            }
         }
-        self.leaves.replays.end(None);
+        self.leaves.replays.end_restored(part, applied.is_err());
+        applied.is_ok()
     }
 
     fn execute(

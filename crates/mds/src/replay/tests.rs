@@ -16,36 +16,44 @@ fn is_own(replays: &Replays, client: &ClientUuid, transno: u64, awaited: &[Clien
 
 #[test]
 fn the_earliest_change_is_first_once_no_client_may_have_an_earlier_one() {
-    let replays = Replays::new(Runs::default());
+    let replays = Replays::new(Runs::default(), [A, B].into_iter());
     assert!(!is_own(&replays, &A, 12, &[A, B]), "B has sent none");
     assert!(is_own(&replays, &B, 11, &[A, B]));
     assert!(!is_own(&replays, &A, 12, &[A]), "B's is executed");
-    replays.end(Some(&B));
+    replays.end(&B);
     assert!(!is_own(&replays, &A, 12, &[A, B]), "B may have another one");
     assert!(is_own(&replays, &A, 12, &[A]));
     assert!(replays.are_pending(false));
-    replays.end(Some(&A));
+    replays.end(&A);
     assert!(!replays.are_pending(false));
 }
 
 #[test]
 fn a_returned_part_of_a_transaction_has_its_place_among_the_changes_of_clients() {
-    let replays = Replays::new(Runs { losses: vec![TransNo(10)], may_lack: false });
+    let replays = Replays::new(Runs { losses: vec![TransNo(10)], may_lack: false }, [A].into_iter());
     assert!(replays.restore(TransNo(0), transaction(0)).is_some(), "nothing is known about its place");
     assert!(replays.restore(TransNo(12), transaction(1)).is_none());
     assert!(replays.restore(TransNo(0), transaction(2)).is_none(), "not before one with an earlier stamp");
     assert!(replays.next_restored(&[A]).is_none(), "A may have an earlier change");
     assert!(is_own(&replays, &A, 11, &[A]));
-    replays.end(Some(&A));
-    for number in [1, 2] {
-        let turn = replays.next(&A, TransNo(13), &[A]);
-        assert!(matches!(turn, Turn::Restored(TransNo(12), transaction) if transaction.stamp == number));
-        replays.end(None);
+    replays.end(&A);
+    for (number, failed) in [(1, true), (1, false), (2, false)] {
+        let Turn::Restored(part) = replays.next(&A, TransNo(13), &[A]) else { panic!("a part") };
+        assert_eq!((part.transno(), part.transaction.stamp), (TransNo(12), number));
+        replays.end_restored(part, failed);
     }
     assert!(is_own(&replays, &A, 13, &[A]));
-    replays.end(Some(&A));
+    replays.end(&A);
     assert!(replays.restore(TransNo(14), transaction(3)).is_none());
     assert!(replays.are_pending(false) && replays.next_restored(&[]).is_some());
+}
+
+#[test]
+fn only_clients_of_the_last_run_replay_and_only_until_they_say_that_they_have() {
+    let replays = Replays::new(Runs::default(), [A].into_iter());
+    assert!(replays.is_entitled(&A) && !replays.is_entitled(&B));
+    replays.end_replay_of(&A);
+    assert!(!replays.is_entitled(&A));
 }
 
 #[test]

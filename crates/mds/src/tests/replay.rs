@@ -419,6 +419,12 @@ fn objects_of_lost_layouts_are_not_destroyed_and_belong_to_one_file() {
     assert_eq!(claim(next + 1, file, old), Some(Status::ESTALE));
 
     farm.end_replay(0);
+    let again = MdsRequest::Replay { changes: vec![farm.clients[0].kept[0].clone()] };
+    assert_eq!(
+        farm.call(&farm.clients[0].export, &again).map(drop),
+        Err(Status::EPERM),
+        "it has ended its replay"
+    );
     eventually("the OST learns which objects are in use", || !farm.osts[0].orphan_calls.lock().is_empty());
     let (sequence, last_used) = farm.osts[0].orphan_calls.lock()[0];
     assert!((sequence, last_used) >= (object.seq, object.oid), "{sequence:#x} {last_used}");
