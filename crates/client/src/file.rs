@@ -44,6 +44,8 @@ pub(crate) struct KnownSize {
     pub blocks: u64,
     /// [`FileInner::changes`] from before the size was fetched.
     pub changes: Option<u64>,
+    /// [`FileInner::size_stamp`] from before the size was fetched.
+    pub stamp: u32,
 }
 
 /// An open request to an MDT, with the credentials it was made with.
@@ -224,6 +226,8 @@ pub(crate) struct FileInner {
     pub unsynced: Unsynced,
     /// Last transaction that changed the inode.
     pub transno: TransNo,
+    /// Stamp of the size as the MDT last reported it ([`Attr::size_stamp`]).
+    pub size_stamp: u32,
     /// True if there are set-id bits or capabilities, which writes by users other than root drop.
     pub privileged: bool,
     /// Payer of the space.
@@ -237,6 +241,10 @@ pub(crate) struct FileInner {
 impl FileInner {
     /// Takes over attributes from the MDT; `lease` is the one they were requested under.
     pub fn learn(&mut self, attr: &Attr, lease: u64, size_is_exact: bool) {
+        // Replies may overtake each other.
+        if TransNo(attr.version) >= self.transno {
+            self.size_stamp = attr.size_stamp;
+        }
         self.transno = self.transno.max(TransNo(attr.version));
         self.owners = Owners::from(attr);
         self.privileged = attr.mode & (attr::S_ISUID | attr::S_ISGID) != 0
@@ -367,7 +375,14 @@ impl FileInner {
         let size_blocks = size.filter(true_still).map(|size| (size.size, size.blocks));
         // Taken under the lock of the state, so that the order is that of the reported values.
         let order = UPDATES.fetch_add(1, Ordering::Relaxed);
-        DataUpdate { size_blocks, mtime: self.news.mtime.to_tell(), atime: self.news.atime, order }
+        let size_stamp = size.map_or(0, |size| size.stamp);
+        DataUpdate {
+            size_blocks,
+            mtime: self.news.mtime.to_tell(),
+            atime: self.news.atime,
+            order,
+            size_stamp,
+        }
     }
 
     /// Records that the MDT has applied an update whose size was true after these `changes`; later changes
@@ -532,7 +547,7 @@ mod tests {
     fn a_size_that_is_no_longer_sure_is_not_told_and_remains_to_be_told() {
         let mut inner =
             FileInner { news: News { data_changed: true, ..News::default() }, ..FileInner::default() };
-        let known = |inner: &FileInner| KnownSize { size: 5, blocks: 8, changes: inner.changes() };
+        let known = |inner: &FileInner| KnownSize { size: 5, blocks: 8, changes: inner.changes(), stamp: 0 };
 
         let before = known(&inner);
         let tell = |inner: &mut FileInner, size: Option<KnownSize>| {

@@ -234,7 +234,7 @@ impl NodeTable {
     pub fn note_told(&self, node: u64, update: &DataUpdate, lease: u64) {
         let mut shard = self.shard(node).lock();
         let Some(entry) = shard.get_mut(&node) else { return };
-        let DataUpdate { size_blocks, mtime, atime, order: _ } = *update;
+        let DataUpdate { size_blocks, mtime, atime, order: _, size_stamp: _ } = *update;
         let new = Told { size_blocks, mtime, atime, lease };
         if let Some(removed) = &mut entry.removed {
             let mut attr = Attr { size_source: SizeSource::Objects, ..**removed };

@@ -281,7 +281,8 @@ impl Sizes {
             && self.nodes.file(attr.fid.inode_number()).is_none()
         {
             let size_blocks = Some((glimpse.size, glimpse.blocks));
-            let update = DataUpdate { size_blocks, mtime: Some(attr.mtime), ..DataUpdate::default() };
+            let (mtime, size_stamp) = (Some(attr.mtime), attr.size_stamp);
+            let update = DataUpdate { size_blocks, mtime, size_stamp, ..DataUpdate::default() };
             let request = MdsRequest::UpdateData { fid: attr.fid, update, exact: true, written };
             attr.version = self.requests.call_system(attr.fid, &request)?.attr()?.version;
             attr.size_source = SizeSource::Exact;
@@ -291,18 +292,18 @@ impl Sizes {
 
     /// Returns size and space for a report to the MDT; space is requested if it is not known.
     pub(crate) fn size_blocks(&self, file: &FileState) -> FailureResult<KnownSize> {
-        let changes = {
+        let (changes, stamp) = {
             let inner = file.lock();
-            let changes = inner.changes();
+            let (changes, stamp) = (inner.changes(), inner.size_stamp);
             if inner.size.is_of(self.lease.number())
                 && let Some(blocks) = inner.known_blocks()
             {
-                return Ok(KnownSize { size: inner.size.bytes, blocks, changes });
+                return Ok(KnownSize { size: inner.size.bytes, blocks, changes, stamp });
             }
-            changes
+            (changes, stamp)
         };
         let glimpse = self.refresh_size(file)?;
-        Ok(KnownSize { size: glimpse.size, blocks: glimpse.blocks, changes })
+        Ok(KnownSize { size: glimpse.size, blocks: glimpse.blocks, changes, stamp })
     }
 
     /// Reports to the MDT the unreported changes of a written file that stays open.
@@ -320,9 +321,12 @@ impl Sizes {
             .requests
             .call_system(fid, &request)
             .inspect_err(|_| file.lock().news.written.add(written))?;
+        let (transno, lease) = (answer.transno, answer.lease);
+        let attr = answer.attr()?;
         let mut inner = file.lock();
         inner.was_told(&update, size.changes);
-        inner.transno = inner.transno.max(answer.transno);
+        inner.learn(&attr, lease, false);
+        inner.transno = inner.transno.max(transno);
         // The MDT keeps "ask the objects" while the file is open for writing, so the last close reports the
         // size again.
         inner.news.data_changed |= inner.users.writers > 0;

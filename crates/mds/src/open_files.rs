@@ -212,6 +212,7 @@ impl OpenFiles {
             self.leaves.opens.note_unsure(&record.attr.fid);
             record.attr.size = 0;
             record.attr.blocks = 0;
+            record.attr.size_stamp = Attr::NEW_STAMP;
             let now = now();
             record.attr.mtime = now;
             record.attr.ctime = now;
@@ -262,7 +263,7 @@ impl OpenFiles {
             self.core.staging.destroy_inode(&mut tx, &record)?;
             return self.core.commits.finish(caller, tx, MdsReply::Done);
         }
-        let word = Word::of(session, &caller.client, update);
+        let word = Word::of(session, &caller.client, update, &record.attr);
         let mut changed = InodeRecord::clone(&record);
         word.apply(&mut changed.attr, update);
         mark_written(&mut changed, written)?;
@@ -272,7 +273,7 @@ impl OpenFiles {
             // The last writer's update is authoritative if no other client wrote; without an update nothing
             // was written.
             let knows = update.size_blocks.is_some() || ended.reported > 0 || ended.began_exact;
-            if !ended.shared && knows {
+            if !ended.shared && knows && word != Word::Outdated {
                 changed.attr.size_source = SizeSource::Exact;
             }
         } else if update.size_blocks.is_some() {
@@ -296,6 +297,7 @@ impl OpenFiles {
             // Without changelog records that commits nothing.
             return self.core.commits.finish(caller, tx, MdsReply::Attr(changed.shown()));
         }
+        stamp_size(&record.attr, &mut changed.attr);
         let record = tx.put_inode(changed);
         self.core.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
@@ -411,23 +413,41 @@ pub(super) enum Word {
     Shared,
     /// The client has sent a newer update since: times only increase, and the size is outdated.
     Late,
+    /// The MDT has recorded another change of the size since the client determined its own: which of them is newer
+    /// only the objects know.
+    Outdated,
+}
+
+/// Gives a size that was recorded a new stamp.
+pub(super) fn stamp_size(old: &Attr, new: &mut Attr) {
+    if (old.size, old.size_source) != (new.size, new.size_source) {
+        new.size_stamp = Attr::NEW_STAMP;
+    }
 }
 
 impl Word {
-    pub fn of(session: Option<WriteSession>, client: &ClientUuid, update: &DataUpdate) -> Word {
+    pub fn of(session: Option<WriteSession>, client: &ClientUuid, update: &DataUpdate, attr: &Attr) -> Word {
+        let is_sole = session.is_none_or(|session| !session.shared && session.client == *client);
         match session {
-            None => Word::Sole,
-            Some(session) if session.shared || session.client != *client => Word::Shared,
-            Some(session) if update.order < session.reported => Word::Late,
-            Some(_) => Word::Sole,
+            Some(session) if is_sole && update.order < session.reported => Word::Late,
+            _ if update.size_blocks.is_some() && update.size_stamp != attr.size_stamp => Word::Outdated,
+            _ if is_sole => Word::Sole,
+            _ => Word::Shared,
         }
     }
 
     /// Applies the client's update to the attributes.
     pub fn apply(self, attr: &mut Attr, update: &DataUpdate) {
-        if let (Some((size, blocks)), true) = (update.size_blocks, self != Word::Late) {
-            attr.size = size.min(nacre_types::limits::FILE_SIZE_MAX);
-            attr.blocks = blocks;
+        match (update.size_blocks, self) {
+            (None, _) | (Some(_), Word::Late) => {}
+            (Some(_), Word::Outdated) if attr.flags.contains(AttrFlags::HAS_OBJECTS) => {
+                attr.size_source = SizeSource::Objects;
+            }
+            (Some(_), Word::Outdated) => {}
+            (Some((size, blocks)), Word::Sole | Word::Shared) => {
+                attr.size = size.min(nacre_types::limits::FILE_SIZE_MAX);
+                attr.blocks = blocks;
+            }
         }
         if let Some(mtime) = update.mtime.map(valid_time) {
             attr.mtime = if self == Word::Sole { mtime } else { attr.mtime.max(mtime) };

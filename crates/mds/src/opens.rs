@@ -385,10 +385,11 @@ impl OpenTable {
         }
     }
 
-    /// Records that the stored size is not exact: a client is about to truncate the objects.
+    /// Records that the stored size is not exact, nor the one reported last: a client is about to truncate the
+    /// objects.
     pub fn note_unsure(&self, fid: &Fid) {
         if let Some(session) = self.shard(fid).lock().get_mut(fid).and_then(|file| file.session.as_mut()) {
-            session.began_exact = false;
+            (session.began_exact, session.reported) = (false, 0);
         }
     }
 

@@ -400,9 +400,13 @@ impl Staging {
 fn set_versions(reply: &mut MdsReply, tx: &Tx) {
     let stored = |attr: &mut Attr| {
         let of = |(fid, record): &(Fid, Option<Arc<InodeRecord>>)| {
-            record.as_ref().filter(|_| *fid == attr.fid).map(|record| record.attr.version)
+            record
+                .as_ref()
+                .filter(|_| *fid == attr.fid)
+                .map(|record| (record.attr.version, record.attr.size_stamp))
         };
-        attr.version = tx.cached().iter().find_map(of).unwrap_or(attr.version);
+        let known = (attr.version, attr.size_stamp);
+        (attr.version, attr.size_stamp) = tx.cached().iter().find_map(of).unwrap_or(known);
     };
     match reply {
         MdsReply::Attr(attr) | MdsReply::Removed { attr: Some(attr), .. } => stored(attr),

@@ -44,7 +44,9 @@ use nacre_types::{
     Attr, Caps, ClientUuid, Cred, Fid, FileKind, FullCred, Nid, OpenHandle, Owners, Status, StatusResult,
     TargetId,
 };
-use nacre_wire::mds::{LeaseGrant, LockRange, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
+use nacre_wire::mds::{
+    DataUpdate, LeaseGrant, LockRange, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags,
+};
 use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest, Statfs};
 use nacre_wire::quota::QuotaReport;
 use std::collections::{BTreeSet, HashMap};
@@ -435,6 +437,11 @@ impl Fixture {
         let handle = self.handle();
         self.run(&MdsRequest::Open { fid, handle, flags, lock: LockHandle(0) })?;
         Ok(handle)
+    }
+
+    /// Returns the update as a client sends it that knows the newest size of the MDT.
+    pub fn up_to_date(&self, fid: Fid, update: DataUpdate) -> DataUpdate {
+        DataUpdate { size_stamp: self.stat(fid).expect("there").size_stamp, ..update }
     }
 
     pub fn close(&self, fid: Fid, handle: OpenHandle) -> StatusResult<MdsReply> {

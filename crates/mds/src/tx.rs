@@ -4,7 +4,7 @@ use crate::replay;
 use crate::tables::{DESTROYS, DIRENTS, INODES, OWNER_CHANGES, PRESENT, destroy_key, dirent_key};
 use nacre_ondisk::{DirentRecord, InodeRecord, OpenedRecord, OwnerRecord};
 use nacre_store::Batch;
-use nacre_types::{Fid, FileKind, OpenHandle, Owners, Timestamp};
+use nacre_types::{Attr, Fid, FileKind, OpenHandle, Owners, Timestamp};
 use nacre_wire::mds::OpenFlags;
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -58,6 +58,13 @@ pub struct Tx {
     pub moves_directory: bool,
     /// True if names have to move between shards after it.
     pub moves_names: bool,
+}
+
+/// Returns the stamp of a size that is stored with this version of its inode. A restart after a crash continues
+/// with a version whose upper half differs.
+fn stamp_of(version: u64) -> u32 {
+    let stamp = (version ^ version >> 32) as u32;
+    if stamp == Attr::NEW_STAMP { 1 } else { stamp }
 }
 
 impl Tx {
@@ -120,7 +127,11 @@ impl Tx {
     /// Stores an inode under a new version; returns its new record.
     pub fn put_inode(&mut self, record: impl Into<Arc<InodeRecord>>) -> Arc<InodeRecord> {
         let mut record = record.into();
-        Arc::make_mut(&mut record).attr.version = self.version;
+        let attr = &mut Arc::make_mut(&mut record).attr;
+        attr.version = self.version;
+        if attr.size_stamp == Attr::NEW_STAMP {
+            attr.size_stamp = stamp_of(self.version);
+        }
         let fid = record.attr.fid;
         let (scratch, batch) = self.scratch();
         record.encode(scratch);

@@ -86,7 +86,8 @@ impl InodeRecord {
         head[0] = if self.has_directory_part() { INODE_VERSION_DIRECTORY } else { INODE_VERSION };
         head[1] = attr.size_source as u8;
         head[2..4].copy_from_slice(&(attr.flags.bits() as u16).to_le_bytes());
-        let words = [attr.mode, attr.uid, attr.gid, attr.projid, attr.nlink, attr.rdev];
+        let device_or_stamp = if attr.is_regular() { attr.size_stamp } else { attr.rdev };
+        let words = [attr.mode, attr.uid, attr.gid, attr.projid, attr.nlink, device_or_stamp];
         for (slot, word) in head[4..28].chunks_exact_mut(4).zip(words) {
             slot.copy_from_slice(&word.to_le_bytes());
         }
@@ -142,7 +143,11 @@ impl InodeRecord {
             return Err(DecodeError::Field("mode"));
         }
         let (uid, gid, projid) = (reader.u32()?, reader.u32()?, reader.u32()?);
-        let (nlink, rdev) = (reader.u32()?, reader.u32()?);
+        let (nlink, device_or_stamp) = (reader.u32()?, reader.u32()?);
+        let (rdev, size_stamp) = match kind {
+            FileKind::Regular => (0, device_or_stamp),
+            _ => (device_or_stamp, 0),
+        };
         let data_generation = reader.u32()?;
         let (size, blocks, version) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let [atime, mtime, ctime, btime] = decode_times(&mut reader)?;
@@ -182,6 +187,7 @@ impl InodeRecord {
             projid,
             nlink,
             rdev,
+            size_stamp,
             size,
             blocks,
             atime,
@@ -232,6 +238,7 @@ mod tests {
             projid: 7,
             nlink: 1,
             rdev: 0,
+            size_stamp: 0x0102_0304,
             size: 12345,
             blocks: 32,
             atime: Timestamp::new(1, 2),
@@ -285,7 +292,7 @@ mod tests {
         let expected: Vec<u8> = [
             &[1u8, 1, 12, 0][..],
             &0o100640u32.to_le_bytes(),
-            &[0xe8, 3, 0, 0, 100, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0],
+            &[0xe8, 3, 0, 0, 100, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 4, 3, 2, 1, 9, 0, 0, 0],
             &[0x39, 0x30, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 0, 0],
             &[1, 0, 0, 0, 0, 0, 0, 0, 0xfd, 255, 255, 255, 255, 255, 255, 255],
             &[5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0],

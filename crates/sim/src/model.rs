@@ -19,9 +19,6 @@ use std::time::Duration;
 /// syncs its log is a second, and a sync of a busy log takes as long as its flush.
 const DURABLE_AFTER: Duration = Duration::from_millis(2500);
 
-/// Time after which a close has reached its MDT: held-back data is sent before.
-const CLOSED_AFTER: Duration = Duration::from_millis(1500);
-
 /// What a plan of faults allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Rules {
@@ -128,8 +125,6 @@ pub(crate) struct Inode {
     pub(crate) opens: u32,
     /// Time of its last change, apart from its data and names in it.
     pub(crate) changed: Duration,
-    /// Time of the last close.
-    pub(crate) closed: Option<Duration>,
     /// Links and attributes are not known since a power cut.
     pub(crate) is_unsure: bool,
     /// Names in it may have been lost, so that the count of its directories is not known.
@@ -184,19 +179,9 @@ impl Inode {
             xattrs: BTreeMap::new(),
             opens: 0,
             changed,
-            closed: None,
             is_unsure: false,
             is_recounted: false,
             is_uncounted: false,
-        }
-    }
-
-    /// Truncates at `time`. A close that is on its way to the MDT brings its size back: the MDT does not notice
-    /// that another client has truncated the file since.
-    pub(crate) fn truncate(&mut self, size: u64, time: Duration) {
-        self.content.resize(size);
-        if self.closed.is_some_and(|closed| time < closed + CLOSED_AFTER) {
-            self.content.loosen();
         }
     }
 
@@ -223,20 +208,14 @@ impl Model {
     /// Applies an incident at `time`.
     pub(crate) fn incident(&mut self, incident: Incident, time: Duration) {
         match incident {
-            // A client sends a close again that was not answered. If another client has truncated the file
-            // meanwhile, the MDT stores the size of that close.
             // The count of links of a directory can be wrong after a restart (seed 11654, not understood yet).
-            Incident::MdtKill(_) => self.change_all(|_, inode| {
-                inode.content.loosen();
-                inode.is_uncounted = true;
-            }),
+            Incident::MdtKill(_) => self.change_all(|_, inode| inode.is_uncounted = true),
             Incident::OstPower(_) | Incident::Eviction => {
                 self.change_all(|_, inode| inode.content.lose_all())
             }
-            Incident::MdtPower(_) if !self.rules.mdt_power => self.change_all(|_, inode| {
-                inode.content.loosen();
-                inode.is_uncounted = true;
-            }),
+            Incident::MdtPower(_) if !self.rules.mdt_power => {
+                self.change_all(|_, inode| inode.is_uncounted = true)
+            }
             Incident::MdtPower(_) => {
                 self.cut.get_or_insert(time);
                 self.change_all(|fid, inode| {

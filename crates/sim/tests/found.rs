@@ -89,3 +89,24 @@ fn a_shard_is_there_after_the_host_of_its_mdt_has_lost_power() {
     };
     is_right_with(shape, &[first, vec![stat; 100]], &[power]);
 }
+
+/// The MDT took the size of a close for newer than the truncation of another client.
+#[test]
+fn a_close_that_comes_late_does_not_bring_back_the_size_before_a_truncation() {
+    let shape = Shape { mdts: 1, osts: 2, clients: 2 };
+    let write = Operation::Write { slot: 0, offset: 0, len: 70_000, sync: false };
+    let writer = vec![open(0, 0, false), write, Operation::Close { slot: 0 }, Operation::Sleep { ms: 9000 }];
+    let stat = Operation::Stat { path: path(0) };
+    let append = Operation::Append { slot: 0, len: 100 };
+    let read = Operation::Read { slot: 0, offset: 0, len: 70_000 };
+    let wait = Operation::Sleep { ms: 400 };
+    let cut =
+        vec![wait, open(0, 0, true), append, Operation::Close { slot: 0 }, stat, open(0, 0, false), read];
+    let kill = Timed {
+        at: Duration::from_millis(300),
+        lasts: Duration::from_secs(6),
+        fault: Fault::Kill(Node::Mdt(0)),
+    };
+    is_right_with(shape, &[writer.clone(), cut.clone()], &[kill]);
+    is_right(shape, &[writer, cut]);
+}

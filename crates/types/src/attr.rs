@@ -115,6 +115,9 @@ pub struct Attr {
     pub nlink: u32,
     /// Device number (Linux `makedev` encoding) of device files, otherwise 0.
     pub rdev: u32,
+    /// Differs after each change of the size of a regular file that its MDT has recorded; 0 before the first one, and
+    /// of other inodes. A client reports a size with the stamp from before it determined the size.
+    pub size_stamp: u32,
     /// Size in bytes; see `size_source`.
     pub size: u64,
     /// Allocated space in units of 512 bytes.
@@ -136,6 +139,9 @@ pub struct Attr {
 }
 
 impl Attr {
+    /// Value of `size_stamp` that the MDT's transaction replaces by a new stamp.
+    pub const NEW_STAMP: u32 = u32::MAX;
+
     /// Returns the file's kind; decoders accept only valid modes, any other mode counts as regular.
     pub fn kind(&self) -> FileKind {
         FileKind::from_mode(self.mode).unwrap_or(FileKind::Regular)

@@ -78,7 +78,7 @@ impl Decode<'_> for Timestamp {
 impl Encode for Attr {
     fn encode(&self, out: &mut Vec<u8>) {
         self.fid.encode(out);
-        for number in [self.mode, self.uid, self.gid, self.projid, self.nlink, self.rdev] {
+        for number in [self.mode, self.uid, self.gid, self.projid, self.nlink, self.rdev, self.size_stamp] {
             number.encode(out);
         }
         self.size.encode(out);
@@ -103,6 +103,7 @@ impl Decode<'_> for Attr {
             projid: Decode::decode(reader)?,
             nlink: Decode::decode(reader)?,
             rdev: Decode::decode(reader)?,
+            size_stamp: Decode::decode(reader)?,
             size: Decode::decode(reader)?,
             blocks: Decode::decode(reader)?,
             atime: Decode::decode(reader)?,

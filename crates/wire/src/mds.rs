@@ -110,6 +110,9 @@ pub struct DataUpdate {
     /// Sequence number of the client's updates of this file: updates may overtake each other in transit, and
     /// an older one that arrives later is ignored.
     pub order: u64,
+    /// [`Attr::size_stamp`] from before the client determined the size: a size is ignored if the MDT has recorded
+    /// another change since, as either may be the newer one.
+    pub size_stamp: u32,
 }
 
 /// Longest data of a close in bytes: as much as one record of the MDT's data part holds.

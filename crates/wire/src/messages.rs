@@ -63,7 +63,7 @@ wire_code!(FallocateKind {
     3 = Zero,
     4 = ZeroKeepSize,
 });
-wire_struct!(DataUpdate { size_blocks, mtime, atime, order });
+wire_struct!(DataUpdate { size_blocks, mtime, atime, order, size_stamp });
 wire_struct!(ClosingData<'a> { object, offset, bytes });
 wire_struct!(FileLock { family, owner, mode, start, last, pid });
 wire_struct!(ProcessLock { lock, process });

@@ -126,8 +126,13 @@ impl Data {
             .requests
             .call(caller, file.fid, &request)
             .inspect_err(|_| file.lock().news.written.add(written));
-        let attr = answer?.attr()?;
-        file.lock().was_told(&update, known.changes);
+        let answer = answer?;
+        let lease = answer.lease;
+        let attr = answer.attr()?;
+        let mut inner = file.lock();
+        inner.was_told(&update, known.changes);
+        inner.learn(&attr, lease, false);
+        drop(inner);
         Ok(attr)
     }
 

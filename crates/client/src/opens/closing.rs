@@ -35,7 +35,15 @@ impl Opens {
             let stripe = *layout.object_on_mdt().filter(|_| layout.objects().count() == 1)?;
             // The MDT counts space itself.
             let blocks = inner.known_blocks().unwrap_or(0);
-            (stripe, KnownSize { size: inner.size.bytes, blocks, changes: Some(inner.changes()?) })
+            (
+                stripe,
+                KnownSize {
+                    size: inner.size.bytes,
+                    blocks,
+                    changes: Some(inner.changes()?),
+                    stamp: inner.size_stamp,
+                },
+            )
         };
         let job = file.dirty.take_sole(stripe.object, CLOSING_DATA_MAX as u32)?;
         let closing = Closing { job, size };
@@ -70,10 +78,10 @@ impl Opens {
         let recoveries = self.requests.recoveries(file.fid);
         let answer = self.requests.call_system(file.fid, &request);
         let told: FailureResult<_> = answer.and_then(|answer| match answer.reply {
-            MdsReply::Attr(attr) => Ok((attr.size, attr.blocks, answer.transno)),
+            MdsReply::Attr(attr) => Ok((attr, answer.transno, answer.lease)),
             _ => Err(Status::EPROTO.into()),
         });
-        let (size_told, blocks_told, transno) = match told {
+        let (attr, transno, lease) = match told {
             Ok(told) => told,
             Err(status) => {
                 log::debug!("data of {} does not go with its close: {status}", file.fid);
@@ -84,10 +92,11 @@ impl Opens {
         // If the reply was from before a restart, a recovery has opened the file again since.
         self.let_go(file.fid, open.handle, recoveries);
         // Replies to earlier requests may still be on their way, and the inode may have been removed.
-        let known = DataUpdate { size_blocks: Some((size_told, blocks_told)), ..update };
+        let known = DataUpdate { size_blocks: Some((attr.size, attr.blocks)), ..update };
         self.nodes.note_told(file.node, &known, self.lease.number());
         {
             let mut inner = file.lock();
+            inner.learn(&attr, lease, false);
             inner.transno = inner.transno.max(transno);
             inner.mark_dirty_object(job.window.budget.ost_index, job.key.object, epoch);
             inner.was_told(&update, size.changes);

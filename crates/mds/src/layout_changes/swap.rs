@@ -13,7 +13,7 @@ use crate::suspend::Caller;
 use crate::tx::now;
 use nacre_layout::{Layout, LayoutForm, user};
 use nacre_ondisk::{ChangeRecord, InodeRecord};
-use nacre_types::{AttrFlags, ChangeKind, Fid, OpenHandle, SizeSource, Status, StatusResult, perm};
+use nacre_types::{Attr, AttrFlags, ChangeKind, Fid, OpenHandle, SizeSource, Status, StatusResult, perm};
 use nacre_wire::mds::{LeaseKind, MdsAnswer, MdsReply};
 
 /// The combined attributes of a file's objects.
@@ -135,6 +135,7 @@ impl LayoutChanges {
         }
         changed.attr.flags = (own.attr.flags - LAYOUT) | (other.attr.flags & LAYOUT);
         (changed.attr.size, changed.attr.blocks) = (content.size, content.blocks);
+        changed.attr.size_stamp = Attr::NEW_STAMP;
         let is_written = self.leaves.opens.session(&fid).is_some();
         let has_objects = changed.attr.flags.contains(AttrFlags::HAS_OBJECTS);
         changed.attr.size_source =
@@ -217,6 +218,7 @@ impl LayoutChanges {
         changed.attr.ctime = now;
         changed.attr.mtime = now;
         (changed.attr.size, changed.attr.blocks) = (content.size, content.blocks);
+        changed.attr.size_stamp = Attr::NEW_STAMP;
         let is_written = self.leaves.opens.session(&fid).is_some();
         changed.attr.size_source = SizeSource::Exact;
         changed.body = match layout.has_objects() {

@@ -1,7 +1,7 @@
 //! Data on this MDT in connection with metadata: sizes from its objects, data that arrives with a close; and
 //! updates of size and times of any data, while a file stays open or after objects were truncated.
 
-use super::{OpenFiles, Word};
+use super::{OpenFiles, Word, stamp_size};
 use crate::changelog::events;
 use crate::layouts::stored::mark_written;
 use crate::layouts::{object_on_mdt, only_object, place};
@@ -58,12 +58,14 @@ impl OpenFiles {
         let mut tx = self.leaves.records.begin();
         let (told, edit) =
             self.store_closing_data(&mut tx, data).map_err(|error| self.leaves.data.failed(&error))?;
-        Word::of(self.leaves.opens.session(fid), &caller.client, update).apply(&mut changed.attr, update);
+        let session = self.leaves.opens.session(fid);
+        Word::of(session, &caller.client, update, &record.attr).apply(&mut changed.attr, update);
         // The object's attributes take precedence over the client's.
         (changed.attr.size, changed.attr.blocks) = (told.size, told.blocks);
         if closed.ended.is_some_and(|ended| !ended.shared) {
             changed.attr.size_source = SizeSource::Exact;
         }
+        stamp_size(&record.attr, &mut changed.attr);
         let record = tx.put_inode(changed);
         self.leaves.changelog.note(caller, &mut tx, &events::of_close(*fid, closed.flags));
         let answer = self.core.commits.finish(caller, tx, MdsReply::Attr(record.shown()))?;
@@ -114,7 +116,7 @@ impl OpenFiles {
             return Err(Status::EINVAL);
         }
         let session = self.leaves.opens.session(fid);
-        let word = Word::of(session, &caller.client, update);
+        let word = Word::of(session, &caller.client, update, &record.attr);
         let mut update = *update;
         if exact && session.is_none() && record.attr.size_source == SizeSource::Exact {
             // A glimpse of the objects is older than a writer's last update, including the time.
@@ -125,16 +127,17 @@ impl OpenFiles {
         mark_written(&mut changed, written)?;
         if changed.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
             // While a client writes, the objects remain authoritative, whatever an update says.
-            if session.is_none() && update.size_blocks.is_some() {
+            if session.is_none() && update.size_blocks.is_some() && word != Word::Outdated {
                 changed.attr.size_source = SizeSource::Exact;
             }
-            if word != Word::Shared && update.size_blocks.is_some() {
+            if matches!(word, Word::Sole | Word::Late) && update.size_blocks.is_some() {
                 self.leaves.opens.note_report(fid, update.order);
             }
         }
         if changed == *record {
             return Ok(self.core.commits.answer(MdsReply::Attr(record.shown())));
         }
+        stamp_size(&record.attr, &mut changed.attr);
         let mut tx = self.leaves.records.begin();
         let record = tx.put_inode(changed);
         self.core.commits.finish(caller, tx, MdsReply::Attr(record.shown()))

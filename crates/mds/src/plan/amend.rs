@@ -219,6 +219,7 @@ fn apply_mode(cred: &Cred, record: &mut InodeRecord, mode: u32) -> StatusResult<
 /// truncated them.
 fn apply_size(record: &mut InodeRecord, size: u64) -> StatusResult<()> {
     record.attr.size = size;
+    record.attr.size_stamp = Attr::NEW_STAMP;
     if size == 0 {
         record.attr.blocks = 0;
         forget_written(record)?;

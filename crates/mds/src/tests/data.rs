@@ -125,7 +125,7 @@ fn a_file_without_data_can_be_striped_anew_and_one_with_data_cannot() {
 /// Builds a client's update after a write.
 pub(super) fn wrote(size: u64, seconds: i64) -> DataUpdate {
     let mtime = Some(Timestamp::new(seconds, 0));
-    DataUpdate { size_blocks: Some((size, 0)), mtime, atime: None, order: 1 }
+    DataUpdate { size_blocks: Some((size, 0)), mtime, atime: None, order: 1, size_stamp: 0 }
 }
 
 /// Builds a close with these bytes at `offset`.

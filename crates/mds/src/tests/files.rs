@@ -12,6 +12,7 @@ impl Fixture {
     }
 
     fn close_with(&self, fid: Fid, handle: OpenHandle, update: DataUpdate) -> Attr {
+        let update = self.up_to_date(fid, update);
         attr_of(self.run(&MdsRequest::Close { fid, handle, update, written: Vec::new() }).expect("closes"))
             .expect("attributes")
     }
@@ -131,11 +132,12 @@ fn two_clients_that_write_leave_the_size_to_the_objects_until_one_asks_them() {
     call(&MdsRequest::Open { fid, handle: theirs, flags: OpenFlags::WRITE, lock: LockHandle(0) })
         .expect("opens");
     f.close_with(fid, mine, wrote(10));
-    call(&MdsRequest::Close { fid, handle: theirs, update: wrote(20), written: Vec::new() }).expect("closes");
+    let update = f.up_to_date(fid, wrote(20));
+    call(&MdsRequest::Close { fid, handle: theirs, update, written: Vec::new() }).expect("closes");
     assert_eq!(f.stat(fid).expect("there").size_source, SizeSource::Objects);
-    let told = f
-        .attr(&MdsRequest::UpdateData { fid, update: wrote(20), exact: true, written: Vec::new() })
-        .expect("told");
+    let update = f.up_to_date(fid, wrote(20));
+    let told =
+        f.attr(&MdsRequest::UpdateData { fid, update, exact: true, written: Vec::new() }).expect("told");
     assert_eq!((told.size, told.size_source), (20, SizeSource::Exact));
     // An older glimpse of the objects arrives too late.
     let update = DataUpdate { mtime: Some(Timestamp::new(1_900_000_000, 0)), ..wrote(15) };
@@ -407,5 +409,36 @@ fn what_was_written_to_is_recorded_with_the_layout_goes_with_it_and_is_forgotten
     f.attr(&MdsRequest::SetAttr { fid: one, set: empty }).expect("emptied");
     f.open(two, OpenFlags::WRITE | OpenFlags::TRUNCATE).expect("emptied");
     assert!(!layout(one) && !layout(two));
+    f.check();
+}
+
+#[test]
+fn a_size_from_before_a_truncation_leaves_the_size_to_the_objects() {
+    let f = Fixture::new();
+    let fid = f.file(Fid::ROOT, "a").expect("made").fid;
+    let handle = f.open(fid, OpenFlags::WRITE).expect("opens");
+    f.write_intent(fid);
+    let of_the_writer = f.up_to_date(fid, wrote(70_000));
+    let set = SetAttr { size: 5, valid: SetAttrValid::SIZE, ..SetAttr::default() };
+    let cut = f.attr(&MdsRequest::SetAttr { fid, set }).expect("cut");
+    assert_ne!(cut.size_stamp, of_the_writer.size_stamp);
+    let close = MdsRequest::Close { fid, handle, update: of_the_writer, written: Vec::new() };
+    let closed = attr_of(f.run(&close).expect("closes")).expect("attributes");
+    assert_eq!((closed.size, closed.size_source), (5, SizeSource::Objects));
+    let told = |size, size_stamp| {
+        let update = DataUpdate { size_stamp, ..wrote(size) };
+        f.attr(&MdsRequest::UpdateData { fid, update, exact: true, written: Vec::new() }).expect("told")
+    };
+    let exact = told(5, closed.size_stamp);
+    assert_eq!((exact.size, exact.size_source), (5, SizeSource::Exact));
+    // Two truncations whose objects were cut in the other order: the later report cannot know either.
+    assert_eq!(told(9, closed.size_stamp).size_source, SizeSource::Exact, "a glimpse that comes late");
+    let first = f.attr(&MdsRequest::SetAttr { fid, set }).expect("cut");
+    let second = f.attr(&MdsRequest::SetAttr { fid, set: SetAttr { size: 9, ..set } }).expect("cut");
+    let known = told(9, second.size_stamp);
+    assert_eq!((known.size, known.size_source), (9, SizeSource::Exact));
+    let update = DataUpdate { size_stamp: first.size_stamp, ..wrote(5) };
+    let late = f.attr(&MdsRequest::UpdateData { fid, update, exact: false, written: Vec::new() });
+    assert_eq!(late.expect("told").size_source, SizeSource::Objects);
     f.check();
 }

@@ -171,6 +171,7 @@ fn a_file_that_is_written_to_is_not_kept_and_whoever_begins_to_write_is_called_b
     let update = DataUpdate { size_blocks: Some((1, 8)), ..DataUpdate::default() };
     other.run(&MdsRequest::UpdateData { fid, update, exact: true, written: Vec::new() }).expect("told");
     assert_eq!(other.intend(fid, None).1, None, "it is still open");
+    let update = f.up_to_date(fid, update);
     other.run(&MdsRequest::Close { fid, handle: fresh, update, written: Vec::new() }).expect("closed");
     let handle = other.intend(fid, None).1.expect("nobody writes to it any more");
     let again = OpenHandle(901);

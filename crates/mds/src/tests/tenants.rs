@@ -279,7 +279,8 @@ fn a_user_of_a_host_does_all_that_users_do() {
     assert_eq!(attr_of(f.run_as(&system, &told).expect("told")).expect("attributes").size, 5);
     let truncate = MdsRequest::SetAttr { fid, set: size(3, SetAttrValid::OPEN_FOR_WRITE) };
     assert_eq!(attr_of(f.run_as(&one(), &truncate).expect("cut")).expect("attributes").size, 3);
-    let update = DataUpdate { size_blocks: Some((9, 8)), ..DataUpdate::default() };
+    let size_blocks = Some((9, 8));
+    let update = f.up_to_date(fid, DataUpdate { size_blocks, ..DataUpdate::default() });
     let close = MdsRequest::Close { fid, handle, update, written: Vec::new() };
     assert_eq!(attr_of(f.run_as(&system, &close).expect("closed")).expect("attributes").size, 9);
     assert_eq!(f.list_as(&one(), home).expect("listed").len(), 1);

@@ -83,7 +83,7 @@ impl Model {
         is_done(event)?;
         inode.opens += 1;
         if truncate {
-            inode.truncate(0, event.times[0]);
+            inode.content.resize(0);
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ impl Model {
             },
             Call::Truncate { size, .. } => {
                 is_done(event)?;
-                inode.truncate(*size, event.times[0]);
+                inode.content.resize(*size);
                 Ok(())
             }
             Call::Fsync { .. } => {
@@ -124,7 +124,6 @@ impl Model {
             }
             _ => {
                 inode.opens = inode.opens.saturating_sub(1);
-                inode.closed = Some(event.times[1]);
                 is_done(event)
             }
         }

@@ -40,6 +40,7 @@ fn attr() -> Attr {
         projid: 7,
         nlink: 2,
         rdev: 0x0801,
+        size_stamp: 11,
         size: 123_456_789,
         blocks: 241_128,
         atime: Timestamp::new(1, 2),
@@ -115,7 +116,13 @@ fn process_lock() -> ProcessLock {
 }
 
 fn data_update() -> DataUpdate {
-    DataUpdate { size_blocks: Some((4096, 8)), mtime: Some(Timestamp::new(11, 12)), atime: None, order: 3 }
+    DataUpdate {
+        size_blocks: Some((4096, 8)),
+        mtime: Some(Timestamp::new(11, 12)),
+        atime: None,
+        order: 3,
+        size_stamp: 9,
+    }
 }
 
 fn mds_requests() -> Vec<MdsRequest<'static>> {
@@ -231,7 +238,13 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::CloseWrite {
             fid: fid(1),
             handle: OpenHandle(78),
-            update: DataUpdate { size_blocks: Some((9, 8)), mtime: None, atime: None, order: 4 },
+            update: DataUpdate {
+                size_blocks: Some((9, 8)),
+                mtime: None,
+                atime: None,
+                order: 4,
+                size_stamp: 0,
+            },
             data: ClosingData { object: fid(1), offset: 5, bytes: b"bytes" },
         },
         MdsRequest::Peer(peer::requests().remove(0)),
