@@ -339,6 +339,11 @@ impl FileInner {
         }
     }
 
+    /// Returns true if the known layout has objects.
+    pub fn has_objects(&self) -> bool {
+        self.layout.as_ref().is_some_and(|layout| layout.has_objects())
+    }
+
     /// Returns the space used, as far as it is known without a request: from a reply, or because this client
     /// wrote every byte.
     pub fn known_blocks(&self) -> Option<u64> {

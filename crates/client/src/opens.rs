@@ -352,7 +352,8 @@ impl Opens {
             if self.config.relatime && !inner.news.atime_is_old {
                 inner.learn_times(&attr, now());
             }
-            (ours || exact, inner.layout.as_ref().is_some_and(|layout| layout.has_objects()))
+            // The layout is not known if the MDT granted no lock with it.
+            (ours || exact, attr.flags.contains(AttrFlags::HAS_OBJECTS) || inner.has_objects())
         };
         if cut {
             self.cut_at_open(file, &attr, opening.lease)?;
@@ -400,7 +401,7 @@ impl Opens {
     fn cut_at_open(&self, file: &FileState, attr: &Attr, lease: u64) -> FailureResult<()> {
         self.write_back.close_head(file, 0)?;
         let (range, ()) = file.take_range(Who::Name, Use::Exclusive, |_| (0, u64::MAX, ()))?;
-        if file.lock().layout.as_ref().is_some_and(|layout| layout.has_objects()) {
+        if attr.flags.contains(AttrFlags::HAS_OBJECTS) || file.lock().has_objects() {
             self.data.resize_objects(file, 0)?;
         }
         // Values of an earlier close on its way are outdated.

@@ -11,8 +11,10 @@
 mod arguments;
 mod capabilities;
 mod clients;
+mod destroyed;
 mod grants;
 mod locks;
+mod outcome;
 mod quota;
 mod reads;
 mod room;

@@ -4,7 +4,8 @@
 use crate::arguments::check_object;
 use crate::clients::LockClients;
 use crate::grants::Grants;
-use crate::service::{ObjectServer, Refusal, attr};
+use crate::outcome::Refusal;
+use crate::service::{ObjectServer, attr};
 use crate::stats::Operation;
 use nacre_dlm::{LocalLock, LockOwner};
 use nacre_env::sync::Mutex;

@@ -4,7 +4,8 @@
 //! accounts from the metadata server, which knows the owners of files.
 
 use crate::locks::Target;
-use crate::service::{Refusal, extent};
+use crate::outcome::Refusal;
+use crate::service::extent;
 use nacre_env::sync::Mutex;
 use nacre_ondisk::quota::{OwnerRecord, UseRecord, split_use_key, use_key};
 use nacre_quota::{Admission, Book, Counted, ObjectAccounts, ObjectRecord, Objects, Saved, Upkeep};

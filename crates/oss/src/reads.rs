@@ -1,7 +1,8 @@
 //! Batches of reads, which are one call of the store.
 
 use crate::arguments::{check_bulk, check_object};
-use crate::service::{ObjectServer, Refusal, extent};
+use crate::outcome::Refusal;
+use crate::service::{ObjectServer, extent};
 use crate::stats::{InProgress, Operation, Transfer};
 use nacre_env::clock::Instant;
 use nacre_rpc::{Direction, Export, OssService, ReadCall};

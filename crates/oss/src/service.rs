@@ -3,7 +3,9 @@
 use crate::arguments::{check_bulk, check_count, check_object, check_objects, check_range, check_sequence};
 use crate::capabilities::Capabilities;
 use crate::clients::LockClients;
+use crate::destroyed::Destroyed;
 use crate::locks::Target;
+use crate::outcome::{Outcome, Refusal, is_expected};
 use crate::quota::{Charged, Quota, charge_in_fs};
 use crate::room::Room;
 use crate::seldom::Seldom;
@@ -79,6 +81,7 @@ pub struct ObjectServer {
     pub(crate) locks: Arc<LockService>,
     pub(crate) versions: Versions,
     capabilities: Capabilities,
+    destroyed: Destroyed,
     /// Thread of the locks, started with the first client.
     timer: Mutex<Option<Timer>>,
     pub(crate) counters: Counters,
@@ -148,6 +151,7 @@ impl ObjectServer {
             locks: Arc::new(LockService::new(name, config.locks, expected, config.recovery_window)),
             versions: Versions::default(),
             capabilities: Capabilities::default(),
+            destroyed: Destroyed::default(),
             timer: Mutex::new(None),
             counters: Counters::default(),
             brw: Arc::default(),
@@ -414,8 +418,23 @@ impl ObjectServer {
     ) -> Outcome {
         self.object_changed(object);
         let after = after?;
+        self.refuse_destroyed(object)?;
         self.quota.count_change(object, owners, &after);
         Ok((OssReply::Attr(attr(after)), amount))
+    }
+
+    /// Destroys an object once more that a late change has created again.
+    ///
+    /// # Errors
+    /// `ENOENT` for such an object.
+    fn refuse_destroyed(&self, object: Fid) -> Result<(), Refusal> {
+        if !self.destroyed.contains(&object) {
+            return Ok(());
+        }
+        self.target.store.destroy(&[object])?;
+        self.quota.count_destroyed(|accounts| accounts.destroyed(&[object]));
+        self.object_changed(object);
+        Err(Status::ENOENT.into())
     }
 
     fn fallocate(&self, export: &Export, lock: IoLock, kind: FallocateKind, what: &Charged<'_>) -> Outcome {
@@ -462,6 +481,7 @@ impl ObjectServer {
         check_count(count)?;
         let ids = self.target.store.abilities().ids_of(sequence)?.reserve(sequence, count)?;
         let count = ids.end - ids.start;
+        self.destroyed.forget(sequence, ids.clone());
         Ok((OssReply::Precreated { first: ids.start, count }, u64::from(count)))
     }
 
@@ -475,6 +495,8 @@ impl ObjectServer {
 
     fn destroy(&self, objects: &[Fid]) -> Outcome {
         check_objects(objects, self.target.index)?;
+        // Before: a change that creates an object again finds it noted.
+        self.destroyed.note(objects);
         let count = self.target.store.destroy(objects)?;
         self.quota.count_destroyed(|accounts| accounts.destroyed(objects));
         objects.iter().for_each(|object| self.object_changed(*object));
@@ -510,6 +532,7 @@ impl ObjectServer {
         // A write that failed may have written a part.
         self.object_changed(object);
         let written = written?;
+        self.refuse_destroyed(object)?;
         assert!(written <= data.len(), "the range was checked, and no more than that is written");
         if how.sync {
             self.target.store.sync(object)?;
@@ -641,45 +664,6 @@ struct ReadHow {
 /// Returns the byte range of a request; `None` if it is empty.
 pub(crate) fn extent(offset: u64, len: u64) -> Option<Extent> {
     Extent::new(offset, offset.saturating_add(len.checked_sub(1)?))
-}
-
-/// Reply, and the amount for the counters.
-pub(crate) type Outcome = Result<(OssReply, u64), Refusal>;
-
-/// Why a request failed.
-pub(crate) enum Refusal {
-    /// The request is invalid or not permitted.
-    Argument(Status),
-    /// The store failed.
-    Store(ObjectError),
-}
-
-impl From<Status> for Refusal {
-    fn from(status: Status) -> Refusal {
-        Refusal::Argument(status)
-    }
-}
-
-impl From<ObjectError> for Refusal {
-    fn from(error: ObjectError) -> Refusal {
-        Refusal::Store(error)
-    }
-}
-
-/// Returns whether a failure is due to the request or a full disk, and not to a broken one.
-fn is_expected(status: Status) -> bool {
-    matches!(
-        status,
-        Status::ENOSPC
-            | Status::EDQUOT
-            | Status::EFBIG
-            | Status::ENXIO
-            | Status::EINVAL
-            | Status::EINTR
-            | Status::EOPNOTSUPP
-            | Status::ESHUTDOWN
-            | Status::EVICTED
-    )
 }
 
 impl OssService for ObjectServer {

@@ -112,8 +112,6 @@ pub(crate) fn rules(faults: &[Timed]) -> Rules {
     for timed in faults {
         let Timed { lasts, fault, .. } = timed;
         rules.downtime |= *lasts >= EVICTION;
-        rules.breaks |=
-            !matches!(fault, Fault::Clock(..) | Fault::Full(_) | Fault::IoErrors(_) | Fault::Slow(..));
         match fault {
             Fault::Power(Node::Mdt(_)) => loses_power = true,
             Fault::Power(_) => rules.ost_power = true,

@@ -31,8 +31,6 @@ pub(crate) struct Rules {
     pub(crate) evictions: bool,
     /// Servers can be unreachable for longer than requests between MDTs wait.
     pub(crate) downtime: bool,
-    /// Connections break.
-    pub(crate) breaks: bool,
     /// OSTs can be full.
     pub(crate) full: bool,
     /// Disks of OSTs fail.
@@ -56,9 +54,9 @@ impl Rules {
     }
 
     /// Returns true if objects may be left without a file: clients may write to objects of files that an MDT has
-    /// lost with its power; and a truncate that is sent again after its file was removed creates the object again.
+    /// lost with its power.
     pub(crate) fn orphans_objects(&self) -> bool {
-        self.mdt_power || self.breaks
+        self.mdt_power
     }
 
     /// Returns true if an MDT may lose with its power what a transaction over several MDTs depends on.
@@ -129,8 +127,6 @@ pub(crate) struct Inode {
     pub(crate) is_unsure: bool,
     /// Names in it may have been lost, so that the count of its directories is not known.
     pub(crate) is_recounted: bool,
-    /// The count of directories in it is not checked.
-    pub(crate) is_uncounted: bool,
 }
 
 /// A state of the file system.
@@ -181,7 +177,6 @@ impl Inode {
             changed,
             is_unsure: false,
             is_recounted: false,
-            is_uncounted: false,
         }
     }
 
@@ -208,14 +203,13 @@ impl Model {
     /// Applies an incident at `time`.
     pub(crate) fn incident(&mut self, incident: Incident, time: Duration) {
         match incident {
-            // The count of links of a directory can be wrong after a restart (seed 11654, not understood yet).
-            Incident::MdtKill(_) => self.change_all(|_, inode| inode.is_uncounted = true),
+            // Nothing is lost.
+            Incident::MdtKill(_) => {}
             Incident::OstPower(_) | Incident::Eviction => {
                 self.change_all(|_, inode| inode.content.lose_all())
             }
-            Incident::MdtPower(_) if !self.rules.mdt_power => {
-                self.change_all(|_, inode| inode.is_uncounted = true)
-            }
+            // Clients replay what is lost.
+            Incident::MdtPower(_) if !self.rules.mdt_power => {}
             Incident::MdtPower(_) => {
                 self.cut.get_or_insert(time);
                 self.change_all(|fid, inode| {

@@ -86,7 +86,7 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     problems.add(conductor.finish());
     problems.add(audit(&mounts[0], &history, plan.programs.len()));
     mounts.into_iter().filter_map(Arc::into_inner).for_each(Mount::stop);
-    problems.add(invariants::rest::await_rest(&cluster, &fault::rules(&plan.faults)));
+    problems.add(invariants::rest::await_rest(&cluster));
     problems.add(cluster.stop());
     nacre_env::thread::sleep(REST);
     problems.add(match cluster.network().connections() {

@@ -90,23 +90,47 @@ fn a_shard_is_there_after_the_host_of_its_mdt_has_lost_power() {
     is_right_with(shape, &[first, vec![stat; 100]], &[power]);
 }
 
-/// The MDT took the size of a close for newer than the truncation of another client.
+/// An open whose answer came without a lock on the layout did not cut the objects.
 #[test]
-fn a_close_that_comes_late_does_not_bring_back_the_size_before_a_truncation() {
-    let shape = Shape { mdts: 1, osts: 2, clients: 2 };
+fn an_open_that_truncates_cuts_the_objects_right_after_a_restart_of_the_mdt() {
+    let shape = Shape { mdts: 3, osts: 2, clients: 3 };
     let write = Operation::Write { slot: 0, offset: 0, len: 70_000, sync: false };
-    let writer = vec![open(0, 0, false), write, Operation::Close { slot: 0 }, Operation::Sleep { ms: 9000 }];
-    let stat = Operation::Stat { path: path(0) };
-    let append = Operation::Append { slot: 0, len: 100 };
-    let read = Operation::Read { slot: 0, offset: 0, len: 70_000 };
-    let wait = Operation::Sleep { ms: 400 };
-    let cut =
-        vec![wait, open(0, 0, true), append, Operation::Close { slot: 0 }, stat, open(0, 0, false), read];
+    let cut = vec![Operation::Sleep { ms: 1500 }, open(0, 0, true)];
     let kill = Timed {
-        at: Duration::from_millis(300),
+        at: Duration::from_millis(290),
         lasts: Duration::from_secs(6),
         fault: Fault::Kill(Node::Mdt(0)),
     };
-    is_right_with(shape, &[writer.clone(), cut.clone()], &[kill]);
-    is_right(shape, &[writer, cut]);
+    is_right_with(shape, &[Vec::new(), vec![open(0, 0, false), write], cut], &[kill]);
+}
+
+/// The truncation created the object again that the MDT had had destroyed.
+#[test]
+fn a_truncation_that_arrives_after_the_removal_of_its_file_leaves_no_object() {
+    let shape = Shape { mdts: 3, osts: 1, clients: 2 };
+    let cut = vec![Operation::Sleep { ms: 300 }, Operation::Truncate { path: path(1), size: 65_537 }];
+    let write = Operation::Write { slot: 2, offset: 131_072, len: 5000, sync: false };
+    let pause = |ms| Operation::Sleep { ms };
+    let unlink = Operation::Unlink { path: path(1) };
+    let remove = vec![pause(50), open(2, 1, false), pause(1500), write, unlink];
+    let kill = Timed {
+        at: Duration::from_millis(133),
+        lasts: Duration::from_secs(6),
+        fault: Fault::Kill(Node::Ost(0)),
+    };
+    is_right_with(shape, &[cut, remove], &[kill]);
+}
+
+/// The target kept the locks for an hour: a client did not connect again just to disconnect.
+#[test]
+fn a_client_that_leaves_after_its_connection_broke_leaves_no_locks() {
+    let shape = Shape { mdts: 1, osts: 1, clients: 3 };
+    let write = vec![open(1, 0, false), Operation::Append { slot: 1, len: 4096 }];
+    let remove = vec![Operation::Sleep { ms: 300 }, Operation::Unlink { path: path(0) }];
+    let cut = Timed {
+        at: Duration::from_secs(4),
+        lasts: Duration::from_millis(20),
+        fault: Fault::Break(Node::Mdt(0)),
+    };
+    is_right_with(shape, &[write, Vec::new(), remove], &[cut]);
 }

@@ -1,7 +1,6 @@
 //! Once clients have left, targets keep nothing of them: no locks, grants, open files and connections.
 
 use crate::cluster::Cluster;
-use crate::model::Rules;
 use nacre_env::clock::Instant;
 use std::time::Duration;
 
@@ -14,10 +13,10 @@ const POLL: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// What a target keeps.
-pub(crate) fn await_rest(cluster: &Cluster, rules: &Rules) -> Result<(), String> {
+pub(crate) fn await_rest(cluster: &Cluster) -> Result<(), String> {
     let until = Instant::now() + NOTICED;
     loop {
-        let left = left(cluster, rules);
+        let left = left(cluster);
         if left.is_empty() || Instant::now() > until {
             let kept = || format!("{NOTICED:?} after all clients have left: {}", left.join(", "));
             return if left.is_empty() { Ok(()) } else { Err(kept()) };
@@ -26,12 +25,10 @@ pub(crate) fn await_rest(cluster: &Cluster, rules: &Rules) -> Result<(), String>
     }
 }
 
-fn left(cluster: &Cluster, rules: &Rules) -> Vec<String> {
+fn left(cluster: &Cluster) -> Vec<String> {
     let mut left = Vec::new();
     for target in &cluster.targets {
-        // A client does not reconnect to an object target just to disconnect: the target keeps its locks for an
-        // hour, or until another client needs them.
-        if let Some(oss) = target.oss().filter(|_| !rules.breaks) {
+        if let Some(oss) = target.oss() {
             let (locks, bytes) = (oss.locks().lock_count(), oss.granted_bytes());
             if (locks, bytes) != (0, 0) {
                 left.push(format!(

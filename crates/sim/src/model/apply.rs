@@ -168,9 +168,7 @@ impl Model {
             return wrong(inode.directory);
         }
         // The count of links of a removed directory is not specified.
-        if nlink != inode.nlink
-            && !(directory && (inode.nlink == 0 || inode.is_recounted || inode.is_uncounted))
-        {
+        if nlink != inode.nlink && !(directory && (inode.nlink == 0 || inode.is_recounted)) {
             return Err(format!("{} links expected", inode.nlink));
         }
         // A size is given without the parts of it that an unreachable OST has, and with the parts of a write that

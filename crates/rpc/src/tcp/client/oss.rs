@@ -124,7 +124,8 @@ impl OssEndpoint for TcpOss {
     /// After this, calls fail with `ESHUTDOWN`.
     fn disconnect(&self, limit: Duration) {
         let peer = &self.calls.peer;
-        if peer.begin_leaving() {
+        // With a control connection it has requested locks.
+        if peer.begin_leaving(self.control.get().is_some()) {
             let deadline = Instant::now() + limit;
             // Threads that still connect would register the client again.
             let is_alone = self.control.get().is_none_or(|control| control.retire(deadline))

@@ -392,16 +392,20 @@ impl Peer {
         Aside(self.clone())
     }
 
-    /// Forbids connects except for the goodbye. Returns false if no goodbye is needed: the client does not
-    /// reconnect to an unreachable server just to disconnect.
-    pub(crate) fn begin_leaving(self: &Arc<Self>) -> bool {
+    /// Forbids connects except for the goodbye. Returns false if none is needed. A client whose connection broke
+    /// connects again to disconnect only if it `has_state` at the server that others may wait for.
+    pub(crate) fn begin_leaving(self: &Arc<Self>, has_state: bool) -> bool {
         if self.is_stopping() || self.is_recovering_here() {
             return false;
         }
         self.leaving.store(true, Ordering::SeqCst);
         self.link_changed.notify_all();
         self.sweep_connections();
-        matches!(self.link.lock().state(), ImportState::Full | ImportState::Recovering)
+        match self.link.lock().state() {
+            ImportState::Full | ImportState::Recovering => true,
+            ImportState::Disconnected => has_state,
+            ImportState::New | ImportState::Connecting | ImportState::Evicted => false,
+        }
     }
 
     /// Waits until no background thread is connecting.
