@@ -57,6 +57,11 @@ impl Recovery {
         self.end_if_complete()
     }
 
+    /// Returns true if one of the awaited clients `is_back`: it is about to open its handles again.
+    pub fn is_reopening(&self, is_back: impl Fn(&ClientUuid) -> bool) -> bool {
+        self.is_under_way() && self.state.lock().awaited.keys().any(is_back)
+    }
+
     /// Returns true until all clients of the last run have replayed their opens.
     pub fn is_awaiting_clients(&self) -> bool {
         self.is_under_way() && !self.state.lock().over

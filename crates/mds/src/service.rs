@@ -67,6 +67,9 @@ impl MdsService for Mds {
         self.sessions.note_request(&export.client, request);
         if !is_of_recovery(request) && !matches!(request, MdsRequest::RecoveryDone) {
             self.replayer.await_all()?;
+            if request.is_modifying() {
+                self.replayer.await_reopened()?;
+            }
         }
         if let MdsRequest::Replay { changes } = request {
             return self.replay(export, changes);

@@ -10,7 +10,7 @@ use std::time::Duration;
 const POLL: Duration = Duration::from_millis(2);
 const USAGE: &str =
     "usage: nacre-sim [--seed N | --seeds A..B] [--jobs N] [--operations N] [--faults N] [--no-power]
-                 [--history] [--shrink] [--seconds N]
+                 [--history] [--log LEVEL] [--shrink] [--seconds N]
 
   --seed N        run one seed and describe it
   --seeds A..B    run each seed in a process of its own; print those that fail
@@ -19,6 +19,7 @@ const USAGE: &str =
   --faults N      faults at most
   --no-power      no power cuts
   --history       print all calls with their answers
+  --log LEVEL     print messages of the servers and clients with the simulated time
   --shrink        remove operations and faults from a plan that fails, as long as it fails
   --seconds N     real time after which a run counts as hung; 60 unless given
 ";
@@ -37,7 +38,7 @@ struct Arguments {
 }
 
 fn number<T: std::str::FromStr>(option: &str, value: Option<String>) -> Result<T, String> {
-    value.and_then(|value| value.parse().ok()).ok_or_else(|| format!("{option} needs a number"))
+    value.and_then(|value| value.parse().ok()).ok_or_else(|| format!("{option} needs a valid value"))
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments, String> {
@@ -68,6 +69,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--faults" => parsed.sizes.faults = number(&arg, args.next())?,
             "--no-power" => parsed.sizes.power = false,
             "--history" => parsed.history = true,
+            "--log" => log::set_max_level(number(&arg, args.next())?),
             "--shrink" => parsed.shrinks = true,
             _ => return Err(format!("unknown argument {arg}")),
         }
@@ -84,7 +86,25 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments, String> {
     Ok(parsed)
 }
 
+/// Prints messages to the standard error.
+struct Printer;
+
+impl log::Log for Printer {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let time = nacre_env::clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        eprintln!("{:.6} {} {}: {}", time.as_secs_f64(), record.level(), record.target(), record.args());
+    }
+
+    fn flush(&self) {}
+}
+
 fn main() -> ExitCode {
+    // Cannot fail: it is set once. Nothing is printed until an argument sets the level.
+    let _ = log::set_logger(&Printer);
     match parse(std::env::args().skip(1)) {
         Err(problem) => {
             eprintln!("nacre-sim: {problem}\n{USAGE}");

@@ -134,3 +134,21 @@ fn a_client_that_leaves_after_its_connection_broke_leaves_no_locks() {
     };
     is_right_with(shape, &[write, Vec::new(), remove], &[cut]);
 }
+
+/// A request waited for a layout lock of a client whose recovery waited for the inode of that request.
+#[test]
+fn a_write_goes_on_while_another_client_opens_the_file_again_after_a_restart() {
+    let shape = Shape { mdts: 2, osts: 2, clients: 3 };
+    let rename = Operation::Rename { from: path(1), to: path(2) };
+    let again = Operation::Open { slot: 0, path: path(2), create: false, exclusive: true, truncate: true };
+    let write = Operation::Write { slot: 0, offset: 65_536, len: 1, sync: false };
+    let pause = Operation::Sleep { ms: 1500 };
+    let first = vec![open(1, 0, false), rename.clone(), again, rename, pause, write];
+    let second = vec![open(0, 1, false), open(2, 1, false)];
+    let kill = Timed {
+        at: Duration::from_millis(936),
+        lasts: Duration::from_secs(2),
+        fault: Fault::Kill(Node::Mdt(0)),
+    };
+    is_right_with(shape, &[first, Vec::new(), second], &[kill]);
+}

@@ -145,6 +145,20 @@ impl Replayer {
         self.await_end(&|| self.leaves.replays.are_pending(self.leaves.mdlocks.is_recovering()))
     }
 
+    /// Waits until all clients have replayed their locks, and those that are back have opened their handles again. A
+    /// request that began earlier would hold an inode and wait for a layout lock, whose client releases no lock before
+    /// the end of its recovery; and the client's open would wait for the inode.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`.
+    pub fn await_reopened(&self) -> StatusResult<()> {
+        if !self.leaves.recovery.is_under_way() {
+            return Ok(());
+        }
+        let is_back = |client: &ClientUuid| self.leaves.clients.export_of(client).is_some();
+        self.await_end(&|| self.leaves.mdlocks.is_recovering() || self.leaves.recovery.is_reopening(is_back))
+    }
+
     /// Waits until all returned parts of distributed transactions are applied.
     ///
     /// # Errors
