@@ -14,6 +14,7 @@ use crate::osts::OstSet;
 use crate::quota::Quotas;
 use crate::records::Records;
 use crate::recovery::Recovery;
+use crate::replaced::Replaced;
 use crate::replay::Replays;
 use crate::signal::StopSignal;
 use crate::space::SpaceGuard;
@@ -37,6 +38,7 @@ pub(crate) struct Leaves {
     pub opens: Arc<OpenTable>,
     pub clients: Arc<Clients>,
     pub recovery: Arc<Recovery>,
+    pub replaced: Arc<Replaced>,
     pub departed: Arc<Departed>,
     pub replays: Arc<Replays>,
     pub transactions: Arc<Transactions>,

@@ -91,6 +91,7 @@ mod plan;
 mod quota;
 mod records;
 mod recovery;
+mod replaced;
 mod replay;
 mod service;
 mod sessions;

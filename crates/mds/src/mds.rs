@@ -321,6 +321,7 @@ impl Mds {
             space: Arc::new(SpaceGuard::new(dir, store.clone(), config.reserve_bytes)),
             clients: Arc::new(Clients::new(config, boot_count, &known)),
             recovery: Arc::new(Recovery::new(known, orphans)),
+            replaced: Arc::default(),
             records: Arc::new(Records::new(store.clone(), record, config.cached_inodes, moving.clone())),
             moving,
             mdlocks,
@@ -625,5 +626,6 @@ fn tick(mds: &Weak<Mds>, signal: &StopSignal) {
         mds.sessions.check_deadlines();
         mds.replayer.apply_due();
         mds.changelogs.tick();
+        mds.leaves.departed.destroy(mds.leaves.replaced.take_old());
     }
 }

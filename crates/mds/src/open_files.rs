@@ -74,7 +74,8 @@ impl OpenFiles {
             _ => return Err(Status::EINVAL),
         }
         let orphan = record.attr.flags.contains(AttrFlags::ORPHAN);
-        if orphan && !flags.contains(OpenFlags::REPLAY) && !self.leaves.opens.is_open(fid) {
+        let is_there = || self.leaves.opens.is_open(fid) || self.leaves.replaced.contains(fid);
+        if orphan && !flags.contains(OpenFlags::REPLAY) && !is_there() {
             return Err(Status::ENOENT);
         }
         let mut tx = self.leaves.records.begin();

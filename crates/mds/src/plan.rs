@@ -92,8 +92,9 @@ pub(crate) enum Change<'a> {
     AddName { fid: Fid, at: Place<'a> },
     /// A name of an inode moves to another place.
     MoveName { fid: Fid, from: Place<'a>, to: Place<'a> },
-    /// An inode loses a name; with the last one it is removed, or lives on while it is open.
-    DropName { fid: Fid, at: Place<'a> },
+    /// An inode loses a name, which leads to another inode if it is `replaced`; with the last one it is removed, or
+    /// lives on while it is open.
+    DropName { fid: Fid, at: Place<'a>, replaced: bool },
     /// A shard is removed with its directory.
     DropShard { fid: Fid },
 }
@@ -129,7 +130,9 @@ impl<'a> Change<'a> {
             Update::MoveName { fid, from, to } => {
                 Change::MoveName { fid: *fid, from: place(from), to: place(to) }
             }
-            Update::DropName { fid, at } => Change::DropName { fid: *fid, at: place(at) },
+            Update::DropName { fid, at, replaced } => {
+                Change::DropName { fid: *fid, at: place(at), replaced: *replaced }
+            }
             Update::DropShard { fid } => Change::DropShard { fid: *fid },
             _ => return None,
         })
@@ -148,7 +151,7 @@ impl<'a> Change<'a> {
             Change::MoveName { fid, from, to } => {
                 Update::MoveName { fid, from: name_at(from), to: name_at(to) }
             }
-            Change::DropName { fid, at } => Update::DropName { fid, at: name_at(at) },
+            Change::DropName { fid, at, replaced } => Update::DropName { fid, at: name_at(at), replaced },
             Change::DropShard { fid } => Update::DropShard { fid },
         }
     }

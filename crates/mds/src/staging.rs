@@ -204,11 +204,11 @@ impl Staging {
                 record.attr.ctime = now;
                 self.move_name(tx, record, from, to);
             }
-            Change::DropName { fid, at } => {
+            Change::DropName { fid, at, replaced } => {
                 let Some(record) = self.take_part_inode(changed, &fid)? else { return Ok(()) };
                 match record.attr.is_dir() {
                     true => self.destroy_inode(tx, &record)?,
-                    false => self.drop_name(tx, record, at, now)?,
+                    false => self.drop_name(tx, record, at, replaced, now)?,
                 }
             }
             Change::DropShard { fid } => {

@@ -128,6 +128,8 @@ pub enum Update {
         fid: Fid,
         /// Name to remove.
         at: Name,
+        /// The name leads to another inode from here on.
+        replaced: bool,
     },
     /// Removes a shard with its directory.
     DropShard {
@@ -466,7 +468,7 @@ wire_enum!(Update {
     4 = NewInode { fid, record, xattrs },
     5 = AddName { fid, at },
     6 = MoveName { fid, from, to },
-    7 = DropName { fid, at },
+    7 = DropName { fid, at, replaced },
     8 = DropShard { fid },
     9 = Mirror { fid, record, xattrs },
     10 = SetShards { fid, lmv, is_master },

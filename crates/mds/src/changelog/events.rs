@@ -42,7 +42,7 @@ pub(crate) fn of_plan<'a>(plan: &Plan<'a>) -> Option<ChangeRecord<'a>> {
         })
     };
     let dropped = plan.changes.iter().find_map(|change| match *change {
-        Change::DropName { fid, at } => Some((fid, at)),
+        Change::DropName { fid, at, .. } => Some((fid, at)),
         _ => None,
     });
     let last = match &plan.reply {

@@ -37,7 +37,7 @@ pub(crate) fn remove<'a>(cred: &Cred, removal: &Removal<'a>, now: Timestamp) -> 
     let mut changes: SmallVec<_> = smallvec![
         Change::DeleteName { home: home.attr.fid, name },
         Change::Directory { fid: home.attr.fid, entries: -1, subdirs: -i64::from(victim.attr.is_dir()) },
-        Change::DropName { fid, at: Place { parent: named_in(home), name } },
+        Change::DropName { fid, at: Place { parent: named_in(home), name }, replaced: false },
     ];
     changes.extend(drop_shards(victim, shards));
     let reply = MdsReply::Removed { fid, attr: Some(without_a_name(victim, now)) };

@@ -135,7 +135,7 @@ fn replace<'a>(m: &Move<'a>, source: &InodeRecord, now: Timestamp) -> Plan<'a> {
         },
     ];
     if let Some(target) = m.target {
-        changes.push(Change::DropName { fid: target.attr.fid, at: to });
+        changes.push(Change::DropName { fid: target.attr.fid, at: to, replaced: true });
         changes.extend(drop_shards(target, m.shards));
     }
     let removed = m.target.map(|target| without_a_name(target, now));

@@ -40,7 +40,7 @@ impl Staging {
     }
 
     /// Removes a name of an inode that is not a directory. With its last name the inode is removed, or
-    /// becomes an orphan while it is open. The record is stored.
+    /// becomes an orphan while it is open, or for a moment after a rename has `replaced` it. The record is stored.
     ///
     /// # Errors
     /// `EIO` if the store cannot be read.
@@ -49,11 +49,18 @@ impl Staging {
         tx: &mut Tx,
         mut shared: Arc<InodeRecord>,
         place: Place<'_>,
+        replaced: bool,
         now: Timestamp,
     ) -> StatusResult<()> {
         let fid = shared.attr.fid;
         let is_last = shared.attr.nlink <= 1;
-        if is_last && !self.leaves.opens.is_open(&fid) && !self.leaves.recovery.keeps(&fid) {
+        let is_kept = || {
+            let leaves = &self.leaves;
+            leaves.opens.is_open(&fid)
+                || leaves.recovery.keeps(&fid)
+                || (replaced && leaves.replaced.keep(fid))
+        };
+        if is_last && !is_kept() {
             return self.destroy_inode(tx, &shared);
         }
         let record = Arc::make_mut(&mut shared);

@@ -1,6 +1,6 @@
 use super::*;
 use nacre_types::{AttrFlags, SetAttr, SetAttrValid, SizeSource, Timestamp};
-use nacre_wire::mds::{DataUpdate, FileLock, LockMode, LockOwner};
+use nacre_wire::mds::{DataUpdate, FileLock, LockMode, LockOwner, RenameFlags};
 
 fn wrote(size: u64) -> DataUpdate {
     DataUpdate { size_blocks: Some((size, size.div_ceil(512))), order: 1, ..DataUpdate::default() }
@@ -440,5 +440,23 @@ fn a_size_from_before_a_truncation_leaves_the_size_to_the_objects() {
     let update = DataUpdate { size_stamp: first.size_stamp, ..wrote(5) };
     let late = f.attr(&MdsRequest::UpdateData { fid, update, exact: false, written: Vec::new() });
     assert_eq!(late.expect("told").size_source, SizeSource::Objects);
+    f.check();
+}
+
+#[test]
+fn a_file_that_was_looked_up_can_be_opened_although_a_rename_has_replaced_it() {
+    let f = Fixture::new();
+    let old = f.file(Fid::ROOT, "a").expect("made").fid;
+    f.file(Fid::ROOT, "b").expect("made");
+    f.rename((Fid::ROOT, "b"), (Fid::ROOT, "a"), RenameFlags::empty()).expect("renamed");
+    let handle = f.open(old, OpenFlags::READ).expect("it was found under its name");
+    f.close(old, handle).expect("closed");
+    assert_eq!(f.open(old, OpenFlags::READ), Err(Status::ENOENT), "the last close destroys it");
+    let unused = f.file(Fid::ROOT, "c").expect("made").fid;
+    f.rename((Fid::ROOT, "a"), (Fid::ROOT, "c"), RenameFlags::empty()).expect("renamed");
+    eventually("the replaced file is removed", || f.stat(unused).is_err());
+    let removed = f.file(Fid::ROOT, "d").expect("made").fid;
+    f.unlink(Fid::ROOT, "d").expect("removed");
+    assert_eq!(f.open(removed, OpenFlags::READ), Err(Status::ENOENT), "its name is gone");
     f.check();
 }

@@ -366,7 +366,7 @@ impl World {
                     });
                 }
             }
-            Change::DropName { fid, at } => self.drop_name(fid, at),
+            Change::DropName { fid, at, .. } => self.drop_name(fid, at),
             Change::DropShard { fid } => drop(self.inodes.remove(&fid).expect("it is there")),
         }
     }

@@ -116,8 +116,20 @@ impl Directory {
 
     /// Returns the names in the directory that do not belong to a store.
     pub(super) fn strays(&self, dir: &Path) -> Result<Vec<std::path::PathBuf>> {
-        let known =
-            [HEADER, HEADER_NEW, INDEX, OBJECTS, LOCK_CLIENTS, CLASS, JOINING, ADDRESS, MARK, MARK_NEW];
+        // ext4 has the last one in the root of a disk.
+        let known = [
+            HEADER,
+            HEADER_NEW,
+            INDEX,
+            OBJECTS,
+            LOCK_CLIENTS,
+            CLASS,
+            JOINING,
+            ADDRESS,
+            MARK,
+            MARK_NEW,
+            "lost+found",
+        ];
         let is_known = |name: &[u8]| {
             twice::is_copy_of(HEADER, name)
                 || known.iter().chain(&UNFINISHED).any(|known| known.as_bytes() == name)

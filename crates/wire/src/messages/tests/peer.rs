@@ -26,7 +26,7 @@ fn transaction() -> Transaction {
         },
         Update::AddName { fid: fid(1), at: name() },
         Update::MoveName { fid: fid(1), from: name(), to: Name { parent: fid(1), name: b"to".to_vec() } },
-        Update::DropName { fid: fid(1), at: name() },
+        Update::DropName { fid: fid(1), at: name(), replaced: true },
     ];
     let parts = vec![Part { mdt: 0, updates }, Part { mdt: 1, updates: Vec::new() }];
     Transaction {
