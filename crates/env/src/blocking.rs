@@ -8,7 +8,9 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use crate::activity::{Cause, Waiting};
 use crate::interrupt;
+use std::panic::Location;
 
 /// Reaction of a thread's owner when the thread starts and stops waiting.
 ///
@@ -49,8 +51,11 @@ pub fn install_hook(hook: Rc<dyn BlockingHook>) -> HookGuard {
 /// Calls the thread's hook before and after, even if `work` panics. Nested calls only count: the outermost
 /// one calls the hook. While `work` runs, an interrupt of the thread's request arrives as a signal that ends
 /// system calls with `EINTR`, see [`crate::interrupt`].
+///
+/// The wait shows up in [`crate::activity`], by its place in the source unless a cause is named there.
+#[track_caller]
 pub fn blocking<R>(work: impl FnOnce() -> R) -> R {
-    let _section = Section::enter();
+    let _section = Section::enter(Location::caller());
     work()
 }
 
@@ -61,21 +66,22 @@ pub fn is_blocking() -> bool {
 
 struct Section {
     hook: Option<Rc<dyn BlockingHook>>,
+    _waiting: Option<Waiting>,
 }
 
 impl Section {
-    fn enter() -> Section {
+    fn enter(place: &'static Location<'static>) -> Section {
         let depth = DEPTH.get();
         DEPTH.set(depth + 1);
         if depth > 0 {
-            return Section { hook: None };
+            return Section { hook: None, _waiting: None };
         }
         let hook = HOOK.with(|hook| hook.borrow().clone());
         if let Some(hook) = &hook {
             hook.enter();
         }
         interrupt::set_blocking(true);
-        Section { hook }
+        Section { hook, _waiting: Some(Waiting::enter(Cause::Place(place))) }
     }
 }
 

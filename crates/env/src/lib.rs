@@ -3,6 +3,7 @@
 //!
 //! - [`clock`], [`thread`] and [`sync`]: time, threads, locks and channels. All crates above use these, so
 //!   that a simulation ([`sim`]) can replace them.
+//! - [`activity`]: running operations and their waits, slow operations, recent events.
 //! - [`blocking`]: announces that this thread is about to block, so that the owner of the thread can start
 //!   another one in its place. The RPC and store layers call it around waits and disk reads; they need not
 //!   know the owner.
@@ -19,6 +20,7 @@
 //! The crate starts no runtime; its only own thread resends interrupt signals, and is started by the first
 //! interrupt.
 
+pub mod activity;
 pub mod blocking;
 pub mod clock;
 pub mod cpu;
