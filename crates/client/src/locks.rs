@@ -32,7 +32,9 @@ use crate::locks::inodes::InodeSpace;
 use crate::locks::layouts::LayoutSpace;
 use crate::locks::space::{Home, LostLock, Namespace};
 use crate::tasks::Tasks;
+use nacre_env::activity;
 use nacre_env::clock::Instant;
+use nacre_env::fault::{self, Point};
 use nacre_env::sync::RwLock;
 use nacre_layout::Layout;
 use nacre_lock::client::{ClientConfig, ClientStats, Effect};
@@ -93,6 +95,17 @@ pub(crate) trait Holder: Send + Sync {
     fn known_of(&self, node: u64, object: Fid) -> Lvb;
     /// Calls `drop` for an inode in the kernel, see [`crate::node::NodeTable::reaches_kernel`].
     fn reaches_kernel(&self, node: u64, since: Instant, drop: &dyn Fn(u64) -> bool) -> bool;
+}
+
+/// Describes the revocation of a lock of this client.
+fn revoking(target: TargetId, handle: LockHandle, resource: &ResourceId) -> activity::Operation {
+    activity::Operation {
+        target: Some(target),
+        name: "revoke",
+        fid: Some(resource.fid()),
+        lock: handle.0,
+        origin: activity::Origin::Own,
+    }
 }
 
 /// See the [module documentation](self). Created before the client, because endpoints need a receiver of
@@ -294,6 +307,9 @@ impl Locks {
             let Some(holder) = locks.holder() else { return };
             match effect {
                 Effect::Flush { handle, resource, need, .. } => {
+                    let target = TargetId::ost(space.ost_index);
+                    let _running = activity::begin(revoking(target, handle, &resource));
+                    fault::delay(Point::ClientRevoke);
                     if let Some(home) = space.home(&resource) {
                         holder.flush_object(&home, resource.fid(), &need);
                     }

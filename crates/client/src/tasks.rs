@@ -106,13 +106,12 @@ impl Tasks {
             }
         }
         // The task works for the job of the thread that submits it.
-        match nacre_env::current_job() {
-            None => state.queue.push_back(Box::new(task)),
-            job => state.queue.push_back(Box::new(move || {
-                let _job = nacre_env::enter_job(job);
-                task();
-            })),
-        }
+        let (job, parent) = (nacre_env::current_job(), nacre_env::activity::current());
+        state.queue.push_back(Box::new(move || {
+            let _job = nacre_env::enter_job(job);
+            let _serving = nacre_env::activity::serve(parent);
+            task();
+        }));
         drop(state);
         self.shared.wake.notify_one();
         true

@@ -14,6 +14,7 @@
 mod exports;
 mod local;
 mod recovery;
+mod report;
 mod requests;
 mod service;
 mod timer;
@@ -21,5 +22,6 @@ mod timer;
 pub use local::LocalLock;
 pub use nacre_lock::server::{ServerConfig, ServerStats};
 pub use recovery::{Expected, RecoveryReport};
+pub use report::LockReport;
 pub use service::{LockOwner, LockService};
 pub use timer::Timer;

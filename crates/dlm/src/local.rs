@@ -2,6 +2,7 @@
 
 use crate::exports::peer_of;
 use crate::service::{LockOwner, LockService, State};
+use nacre_env::activity::{Cause, blocking_for, current};
 use nacre_env::clock::Instant;
 use nacre_env::sync::Condvar;
 use nacre_lock::{
@@ -102,6 +103,7 @@ impl LockService {
             check(state, on_behalf_of)?;
             let request = local_request(state.engine.local_handle(), resource, need);
             let outcome = state.engine.on_local_enqueue(Instant::now(), &request, client, None, effects);
+            state.holders.insert(request.handle, current());
             Ok((request.handle, asked(state, request.handle, client, outcome)?))
         })?;
         if let Asked::Waits(handle) = asked {
@@ -156,6 +158,7 @@ impl LockService {
                 let client = Some(export.client);
                 let request = local_request(state.engine.local_handle(), resource, need);
                 let outcome = state.engine.on_local_enqueue(Instant::now(), &request, client, None, effects);
+                state.holders.insert(request.handle, current());
                 Ok(Some((request.handle, asked(state, request.handle, client, outcome)?)))
             })?;
             match asked {
@@ -215,13 +218,15 @@ impl LockService {
 
     fn cancel_local(&self, handle: LockHandle) {
         self.act(|state, effects| {
+            state.holders.remove(&handle);
             state.engine.on_cancel(Instant::now(), Peer::LOCAL, &[handle], effects);
         });
     }
 
     /// Sleeps until the engine has answered. If the wait ends otherwise, the request is cancelled.
     fn await_local(&self, handle: LockHandle) -> StatusResult<Lvb> {
-        let outcome = nacre_env::blocking(|| {
+        let cause = Cause::OwnLock { server: self.number(), handle: handle.0 };
+        let outcome = blocking_for(cause, || {
             let mut state = self.state();
             loop {
                 let Some(wait) = state.waits.get_mut(&handle) else { return Err(Status::EIO) };
@@ -241,6 +246,7 @@ impl LockService {
         self.act(|state, effects| {
             state.waits.remove(&handle);
             if outcome.is_err() {
+                state.holders.remove(&handle);
                 state.engine.on_cancel(Instant::now(), Peer::LOCAL, &[handle], effects);
             }
         });
@@ -257,7 +263,7 @@ impl LockService {
     }
 
     fn await_recovery_while(&self, is_going_on: impl Fn(&State) -> bool) -> StatusResult<()> {
-        nacre_env::blocking(|| {
+        blocking_for(Cause::Recovery, || {
             let mut state = self.state();
             while is_going_on(&state) {
                 if state.is_stopping {

@@ -74,6 +74,10 @@ impl State {
         }
     }
 
+    pub(crate) fn awaited_clients(&self) -> Vec<ClientUuid> {
+        self.recovery.as_ref().map_or_else(Vec::new, |recovery| recovery.awaited.keys().copied().collect())
+    }
+
     /// True if the client had locks in the last run and has not replayed them all yet.
     pub(crate) fn is_awaited(&self, client: &ClientUuid) -> bool {
         self.recovery.as_ref().is_some_and(|recovery| recovery.awaited.contains_key(client))
@@ -88,10 +92,7 @@ impl LockService {
 
     /// Returns the clients of the last run that have not reported yet that they have replayed all their locks.
     pub fn awaited(&self) -> Vec<ClientUuid> {
-        self.state()
-            .recovery
-            .as_ref()
-            .map_or_else(Vec::new, |recovery| recovery.awaited.keys().copied().collect())
+        self.state().awaited_clients()
     }
 
     /// True during the recovery window, while clients of the last run are awaited.

@@ -3,7 +3,10 @@
 use crate::exports::{Connected, peer_of};
 use crate::local::LocalWait;
 use crate::recovery::{Expected, Recovery, Tally};
+use nacre_env::activity::OperationId;
+use nacre_env::activity::events::{self, What};
 use nacre_env::clock::Instant;
+use nacre_env::fault::{self, Point};
 use nacre_env::sync::{Condvar, Mutex, MutexGuard};
 use nacre_lock::server::{Effect, LockServer, ServerConfig, ServerStats};
 use nacre_lock::{
@@ -57,6 +60,8 @@ pub(crate) struct State {
     pub(crate) engine: LockServer,
     pub(crate) exports: HashMap<ClientUuid, Arc<Connected>>,
     pub(crate) waits: HashMap<LockHandle, LocalWait>,
+    /// Operations that hold locks of the target itself, or wait for them.
+    pub(crate) holders: HashMap<LockHandle, OperationId>,
     pub(crate) recovery: Option<Recovery>,
     pub(crate) tally: Tally,
     /// Number of requests in which clients released locks.
@@ -117,6 +122,7 @@ impl LockService {
             engine: LockServer::new(config, recovery.is_some()),
             exports: HashMap::new(),
             waits: HashMap::new(),
+            holders: HashMap::new(),
             recovery,
             tally,
             cancels: 0,
@@ -149,6 +155,15 @@ impl LockService {
     /// Returns the name of the target.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the number of the lock server in this process.
+    pub(crate) fn number(&self) -> u64 {
+        std::ptr::from_ref(self).addr() as u64
+    }
+
+    pub(crate) fn try_state(&self, patience: Duration) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock_for(patience)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -418,6 +433,20 @@ impl LockService {
     }
 }
 
+/// Fault points: a message to a client is lost.
+fn is_lost(message: &LockMessage) -> bool {
+    fault::is_hit(match message {
+        LockMessage::Blocking { .. } => Point::LdlmBlCallback,
+        LockMessage::Completion { .. } => Point::LdlmCpCallback,
+        LockMessage::Glimpse { .. } => Point::LdlmGlCallback,
+    })
+}
+
+/// Adds a message about a lock to the recent events.
+fn note(what: &'static str, peer: Peer, handle: LockHandle) {
+    events::note(What::Lock { what, client: peer.client, handle: handle.0 });
+}
+
 impl State {
     /// Returns the time of the timer thread's next deadline.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
@@ -439,12 +468,14 @@ impl State {
                     (peer, LockMessage::Completion { handle, outcome: Outcome::Glimpsed(lvb) })
                 }
                 Effect::Callback { peer, handle, wanted, .. } => {
+                    note("blocking callback to", peer, handle);
                     (peer, LockMessage::Blocking { handle, wanted })
                 }
                 Effect::Glimpse { peer, handle, glimpse, .. } => {
                     (peer, LockMessage::Glimpse { glimpse: glimpse.0, handle })
                 }
                 Effect::Evict { peer } => {
+                    note("eviction of", peer, LockHandle(0));
                     self.note_evicted(peer);
                     continue;
                 }
@@ -455,6 +486,9 @@ impl State {
             }
             let Some(known) = self.exports.get(&peer.client) else { continue };
             if known.export.generation != peer.generation {
+                continue;
+            }
+            if is_lost(&message) {
                 continue;
             }
             known.push(message);

@@ -9,6 +9,7 @@
 //!   know the owner.
 //! - [`interrupt`]: the request that a thread serves may be cancelled (a signal at the caller of a system
 //!   call); waits poll [`interrupted`], and a signal ends system calls.
+//! - [`fault`]: named fault points, in builds for tests alone.
 //! - [`heap`]: return of freed memory to the system.
 //! - [`job`]: the job that the thread works for.
 //! - [`log_limit`]: at most one line of the log in a second about the same thing.
@@ -25,6 +26,7 @@ pub mod blocking;
 pub mod clock;
 pub mod cpu;
 pub mod date;
+pub mod fault;
 pub mod heap;
 pub mod interrupt;
 pub mod job;

@@ -17,7 +17,7 @@ use nacre_env::clock::Instant;
 use std::sync::Arc;
 
 use nacre_client::{Caller, Client, Created, JobSource, LockOwner};
-use nacre_env::JobGuard;
+use nacre_env::{JobGuard, activity};
 use nacre_types::{Fid, Status, StatusResult};
 
 use crate::abi::StatFs;
@@ -237,6 +237,17 @@ impl Front {
         self.client.opens.enter_job(caller, handle, source)
     }
 
+    /// Describes a request for reports of what waits.
+    fn operation(&self, request: &Request<'_>) -> activity::Operation {
+        activity::Operation {
+            target: None,
+            name: crate::abi::opcode::name(request.opcode),
+            fid: self.names.fid(request.node_id).ok(),
+            lock: 0,
+            origin: activity::Origin::Program { pid: request.pid, uid: request.uid },
+        }
+    }
+
     fn statfs(&self, reply: &mut Reply<'_>) -> StatusResult<()> {
         let space = self.client.requests.statfs()?;
         reply.statfs(&StatFs {
@@ -266,8 +277,11 @@ impl Handler for Front {
     fn handle(&self, request: &Request<'_>, reply: &mut Reply<'_>) {
         let start = Instant::now();
         let caller = &Caller { uid: request.uid, gid: request.gid, pid: request.pid };
+        let running = activity::begin(self.operation(request));
         let _job = self.enter_job(caller, request);
-        match self.dispatch(caller, request, reply) {
+        let outcome = self.dispatch(caller, request, reply);
+        running.ended(&outcome);
+        match outcome {
             Ok(()) => self.stats.count(request, reply, start),
             Err(status) => reply.error(status.errno()),
         }

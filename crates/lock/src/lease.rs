@@ -110,6 +110,17 @@ impl LeaseEngine {
         }
     }
 
+    /// Returns the clients that keep others from being admitted: those that hold the lease exclusive, or are
+    /// releasing it, or may still hold it after a restart.
+    pub fn holders(&self) -> Vec<ClientUuid> {
+        let holds = |state: &State| match state {
+            State::Exclusive | State::Releasing { .. } | State::Fencing { .. } => true,
+            State::Expected { may_be_exclusive, .. } => *may_be_exclusive,
+            State::Waiting { .. } | State::Shared => false,
+        };
+        self.clients.iter().filter(|(_, state)| holds(state)).map(|(client, _)| *client).collect()
+    }
+
     /// Changes the end of the recovery window, until which clients of the last run are expected.
     pub fn expect_until(&mut self, recovery_deadline: Instant) {
         for state in self.clients.values_mut() {

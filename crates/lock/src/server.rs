@@ -33,6 +33,7 @@ mod glimpse;
 mod grow;
 mod queue;
 mod recovery;
+mod report;
 mod timeouts;
 
 use crate::bits::InodeBits;
@@ -48,6 +49,7 @@ use contention::Contention;
 use glimpse::PendingGlimpse;
 use nacre_env::clock::Instant;
 use nacre_types::ClientUuid;
+pub use report::{Blocker, LockWait, WAITS_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::Duration;

@@ -118,6 +118,11 @@ impl Clients {
         effects
     }
 
+    /// Returns the clients that hold the lease exclusive, or have not released it yet.
+    pub fn lease_holders(&self) -> Vec<ClientUuid> {
+        self.lease.lock().holders()
+    }
+
     /// Returns the lease of a client, for a ping.
     pub fn lease_of(&self, client: &ClientUuid) -> StatusResult<LeaseGrant> {
         self.lease.lock().grant_of(client).map(wire).ok_or(Status::EVICTED)

@@ -9,6 +9,7 @@ use crate::suspend::Caller;
 use crate::tables::{REPLIES, reply_key};
 use crate::tx::Tx;
 use nacre_env::clock::Instant;
+use nacre_env::fault::{self, Point};
 use nacre_layout::user;
 use nacre_ondisk::{OpenedRecord, ReplyRecord};
 use nacre_rpc::{Export, Moment, ReplySlot};
@@ -127,6 +128,16 @@ impl Commits {
     /// Commits a transaction after clients have released their locks on what it changes
     /// ([`ClientLocks::call_back`]).
     pub fn commit_called_back(&self, tx: &mut Tx) -> StatusResult<TransNo> {
+        fault::delay(Point::MdsCommitDelay);
+        fault::fail(Point::MdsEnospc, Status::ENOSPC)?;
+        fault::fail(Point::MdsBeforeCommit, Status::EIO)?;
+        fault::crash(Point::MdsBeforeCommitCrash);
+        let transno = self.commit_counted(tx)?;
+        fault::crash(Point::MdsAfterCommitCrash);
+        Ok(transno)
+    }
+
+    fn commit_counted(&self, tx: &mut Tx) -> StatusResult<TransNo> {
         let counted = self.leaves.counting.begin(tx, &self.leaves.records);
         for (fid, owners) in counted.moved() {
             self.log_owners(tx, &fid, owners)?;

@@ -7,6 +7,7 @@
 //! as their other locks, and no new lock is granted before it ends: waiting calls are queued, others get an
 //! error and ask again, so that they occupy no threads.
 
+use nacre_env::activity::{Cause, waiting};
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_lock::ResourceId;
 use nacre_lock::flock::{
@@ -176,11 +177,18 @@ impl FileLocks {
         drop(state);
         match woken {
             None => outcome.map(drop),
-            Some((woken, wait)) => nacre_env::blocking(|| self.wait_for(client, wait, &woken)),
+            Some((woken, wait)) => nacre_env::blocking(|| self.wait_for(fid, &wanted, wait, &woken)),
         }
     }
 
-    fn wait_for(&self, client: ClientUuid, wait: WaitId, woken: &Condvar) -> StatusResult<()> {
+    fn wait_for(
+        &self,
+        fid: &Fid,
+        wanted: &flock::FileLock,
+        wait: WaitId,
+        woken: &Condvar,
+    ) -> StatusResult<()> {
+        let client = wanted.owner.client;
         let mut state = self.state.lock();
         let result = loop {
             if let Some(result) = state.waiters.get(&wait).and_then(|waiter| waiter.result) {
@@ -196,7 +204,10 @@ impl FileLocks {
                 state.engine.on_cancel_wait(client, wait);
                 break Err(why);
             }
-            woken.wait_for(&mut state, POLL);
+            let holder = state.engine.conflict(&ResourceId::of_fid(fid), wanted);
+            let (client, pid) = holder.map_or_else(Default::default, |it| (it.owner.client, it.pid));
+            let cause = Cause::FileLock { fid: *fid, client, pid };
+            waiting(cause, || woken.wait_for(&mut state, POLL));
         };
         state.waiters.remove(&wait);
         result

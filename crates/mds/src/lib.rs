@@ -93,6 +93,7 @@ mod records;
 mod recovery;
 mod replaced;
 mod replay;
+mod report;
 mod service;
 mod sessions;
 mod shards;
@@ -117,6 +118,7 @@ pub use error::MdsError;
 pub use mds::Mds;
 pub use moving::progress::MovingLimits;
 pub use osts::{OstSet, Osts, Pools, Qos, Reserved};
+pub use report::{MdsReport, TransactionReport};
 pub use stats::{MdsStats, SERVICES};
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 //! them at once, and waits only for operations with earlier tickets. No thread waits while it holds a latch.
 //! So there is no deadlock here, and no operation starves.
 
+use nacre_env::activity::{Cause, OperationId, blocking_for, current};
 use nacre_env::sync::{Condvar, Latch, Mutex};
 use nacre_types::{Fid, Status, StatusResult};
 use std::cell::UnsafeCell;
@@ -82,6 +83,8 @@ impl Want<'_> {
 struct Entry {
     /// Ticket: its order among all operations.
     ticket: u64,
+    /// The operation, while its thread is in it.
+    holder: OperationId,
     fid: Fid,
     /// Name in the directory; `None` for the inode as a whole.
     name: Option<Box<[u8]>>,
@@ -114,6 +117,8 @@ impl Entry {
 #[repr(align(64))]
 struct Slot {
     latch: Latch,
+    /// Operation that took the latch last, for reports of long waits.
+    holder: AtomicU64,
     /// Entries, accessed only under the latch.
     kept: UnsafeCell<Vec<Entry>>,
 }
@@ -124,10 +129,12 @@ unsafe impl Sync for Slot {}
 impl Slot {
     /// Waits for the latch. Its holder may be waiting for a client, whose answer another thread has to
     /// receive: so a long wait is declared as blocking.
-    fn wait(&self) {
+    fn wait(&self, operation: OperationId) {
         if !self.latch.try_lock_for(SHORT) {
-            nacre_env::blocking(|| self.latch.lock());
+            let holder = OperationId(self.holder.load(Ordering::Relaxed));
+            blocking_for(Cause::Latch { holder }, || self.latch.lock());
         }
+        self.holder.store(operation.0, Ordering::Relaxed);
     }
 }
 
@@ -237,7 +244,8 @@ pub fn unless_interrupted() -> StatusResult<()> {
 impl LockTable {
     /// Builds a table with nothing locked.
     pub fn new() -> LockTable {
-        let slot = || Slot { latch: Latch::new(), kept: UnsafeCell::new(Vec::new()) };
+        let slot =
+            || Slot { latch: Latch::new(), holder: AtomicU64::new(0), kept: UnsafeCell::new(Vec::new()) };
         LockTable {
             slots: (0..LOCKS).map(|_| slot()).collect(),
             gates: (0..GATES).map(|_| Gate::default()).collect(),
@@ -271,7 +279,7 @@ impl LockTable {
         let latch = &self.slots[slot_of(fid)].latch;
         if !latch.try_lock() {
             self.waiting.fetch_add(1, Ordering::Relaxed);
-            self.slots[slot_of(fid)].wait();
+            self.slots[slot_of(fid)].wait(current());
             self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
         // SAFETY: the latch was locked above.
@@ -305,9 +313,10 @@ impl LockTable {
         let wanted = &mut wanted[..wants.len()];
         wanted.sort_unstable();
         let mut locked = Locked { table: self, held: [0; HELD_MAX], len: 0, ticket: None, _kept: None };
+        let operation = current();
         for &slot in &*wanted {
             if !locked.holds(slot) {
-                self.slots[slot].wait();
+                self.slots[slot].wait(operation);
                 locked.push(slot);
             }
         }
@@ -317,7 +326,8 @@ impl LockTable {
     fn latch_slots(&self, mut held: Vec<usize>) -> Latched<'_> {
         held.sort_unstable();
         held.dedup();
-        held.iter().for_each(|&slot| self.slots[slot].wait());
+        let operation = current();
+        held.iter().for_each(|&slot| self.slots[slot].wait(operation));
         Latched { table: self, held }
     }
 
@@ -399,11 +409,14 @@ impl LockTable {
         let mut timeout = SHORT;
         loop {
             let mut latched = self.latch_slots(kept.slots.clone());
-            let in_the_way = wants.iter().find(|want| {
+            let in_the_way = wants.iter().find_map(|want| {
                 let mut entries = latched.entries(slot_of(want.fid())).iter();
-                entries.any(|entry| entry.ticket < kept.ticket && entry.want().excludes(want))
+                let is_earlier = |entry: &&Entry| entry.ticket < kept.ticket && entry.want().excludes(want);
+                let found = entries.find(is_earlier)?;
+                Some(Cause::Turn { fid: found.fid, holder: found.holder, ticket: found.ticket })
             });
-            let Some(slot) = in_the_way.map(|want| slot_of(want.fid())) else { return Ok(()) };
+            let Some(cause @ Cause::Turn { fid, .. }) = in_the_way else { return Ok(()) };
+            let slot = slot_of(&fid);
             // A release changes the counter afterwards.
             let seen = *self.gate_of(slot).passed.lock();
             drop(latched);
@@ -411,12 +424,12 @@ impl LockTable {
             if self.stopped.load(Ordering::SeqCst) {
                 return Err(Status::ESHUTDOWN);
             }
-            self.pass_gate(slot, seen, timeout);
+            self.pass_gate(slot, seen, timeout, cause);
             timeout = POLL;
         }
     }
 
-    fn pass_gate(&self, slot: usize, seen: u64, timeout: Duration) {
+    fn pass_gate(&self, slot: usize, seen: u64, timeout: Duration, cause: Cause) {
         let gate = self.gate_of(slot);
         let mut passed = gate.passed.lock();
         if *passed != seen {
@@ -425,7 +438,7 @@ impl LockTable {
         if timeout <= SHORT {
             gate.changed.wait_for(&mut passed, timeout);
         } else {
-            nacre_env::blocking(|| gate.changed.wait_for(&mut passed, timeout));
+            blocking_for(cause, || gate.changed.wait_for(&mut passed, timeout));
         }
     }
 
@@ -433,13 +446,20 @@ impl LockTable {
     fn queue(self: &Arc<Self>, wants: &[Want<'_>], reach: Reach) -> LongLock {
         let mut latched = self.latch_all(wants.iter().map(Want::fid));
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        let holder = current();
         for want in wants {
             let name = match want {
                 Want::Whole(_) => None,
                 Want::Name(_, name) => Some(Box::from(*name)),
                 Want::Still(_) => continue,
             };
-            latched.entries(slot_of(want.fid())).push(Entry { ticket, fid: *want.fid(), name, reach });
+            latched.entries(slot_of(want.fid())).push(Entry {
+                ticket,
+                holder,
+                fid: *want.fid(),
+                name,
+                reach,
+            });
         }
         if reach != Reach::Here {
             self.over_several.fetch_add(1, Ordering::SeqCst);
@@ -484,7 +504,8 @@ impl LockTable {
             return Err(Status::ESHUTDOWN);
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.pass_gate(slot, seen, POLL);
+        let cause = Cause::Turn { fid: *directory, holder: OperationId::NONE, ticket };
+        self.pass_gate(slot, seen, POLL, cause);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         Ok(false)
     }
@@ -535,7 +556,7 @@ impl Locked<'_> {
             let in_order = self.held[..self.len].iter().all(|held| *held < slot);
             let lock = &self.table.slots[slot];
             if in_order {
-                lock.wait();
+                lock.wait(current());
             } else if !lock.latch.try_lock() {
                 return false;
             }

@@ -1,18 +1,22 @@
 //! Dispatch of the protocol's requests.
 
+use crate::filesets::fids_of;
 use crate::layout_changes::Swap;
 use crate::locks::{Reach, Want, unless_interrupted};
 use crate::lookups::Listing;
 use crate::mds::Mds;
 use crate::namespace::Making;
 use crate::sessions::is_of_recovery;
+use crate::stats::service_name;
 use crate::suspend::{ATTEMPTS, Caller, Suspended, names_of};
 use crate::tenants::shown_to;
 use crate::tx::Tx;
+use nacre_env::activity::{self, Operation, Origin};
 use nacre_env::clock::Instant;
+use nacre_env::fault::{self, Point};
 use nacre_lock::LockHandle;
 use nacre_rpc::{Call, Export, MdsService, Moment, ReplySlot};
-use nacre_types::{ClientUuid, Fid, Rights, Standing, Status, StatusResult, TransNo};
+use nacre_types::{ClientUuid, Fid, Rights, Standing, Status, StatusResult, TargetId, TransNo};
 use nacre_wire::connect::RunStart;
 use nacre_wire::mds::MdsRequest::*;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
@@ -45,6 +49,43 @@ impl MdsService for Mds {
     }
 
     fn handle(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        let running = activity::begin(self.operation(export, call, request));
+        let answer = self.admit(export, call, request);
+        running.ended(&answer);
+        answer
+    }
+
+    fn stored_answer(
+        &self,
+        export: &Export,
+        request: &MdsRequest<'_>,
+        slot: &ReplySlot,
+    ) -> Option<StatusResult<MdsAnswer>> {
+        let mut answer = self.find_stored_answer(slot)?;
+        // Capabilities are not part of the stored answer.
+        self.capabilities.add_to(export, request, &mut answer);
+        let standing = self.leaves.clients.export_of(&slot.client).and_then(|export| export.standing());
+        Some(Ok(match standing {
+            None => answer,
+            Some(standing) => shown_to(&standing, answer),
+        }))
+    }
+}
+
+impl Mds {
+    /// Describes a request for reports of what waits.
+    fn operation(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> Operation {
+        Operation {
+            target: Some(TargetId::mdt(self.leaves.index)),
+            name: service_name(request),
+            fid: fids_of(request)[0].copied(),
+            lock: 0,
+            origin: Origin::Client { client: export.client, nid: export.nid, xid: call.xid },
+        }
+    }
+
+    /// Checks that a client may be served at present, and serves it.
+    fn admit(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         if self.leaves.signal.is_stopping() {
             return Err(Status::ESHUTDOWN);
         }
@@ -82,24 +123,6 @@ impl MdsService for Mds {
         }
     }
 
-    fn stored_answer(
-        &self,
-        export: &Export,
-        request: &MdsRequest<'_>,
-        slot: &ReplySlot,
-    ) -> Option<StatusResult<MdsAnswer>> {
-        let mut answer = self.find_stored_answer(slot)?;
-        // Capabilities are not part of the stored answer.
-        self.capabilities.add_to(export, request, &mut answer);
-        let standing = self.leaves.clients.export_of(&slot.client).and_then(|export| export.standing());
-        Some(Ok(match standing {
-            None => answer,
-            Some(standing) => shown_to(&standing, answer),
-        }))
-    }
-}
-
-impl Mds {
     /// Returns the stored answer of an earlier run, after reopening the handle that its request opened.
     pub(crate) fn find_stored_answer(&self, slot: &ReplySlot) -> Option<MdsAnswer> {
         let (answer, opened) = self.core.commits.find_stored_answer(slot)?;
@@ -159,6 +182,7 @@ impl Mds {
         caller.suspended.keep(self.leaves.locks.keep(&wants, Reach::Here, &unless_interrupted)?);
         self.core.client_locks.call_back(tx, Some(caller.export))?;
         self.hold.pass(Moment::Locked, request);
+        fault::delay(Point::MdsLocked);
         Ok(())
     }
 

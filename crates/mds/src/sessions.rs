@@ -148,7 +148,7 @@ impl Sessions {
         }
         let began = Instant::now();
         let mut told = false;
-        nacre_env::blocking(|| {
+        nacre_env::activity::blocking_for(nacre_env::activity::Cause::Lease, || {
             loop {
                 self.drop_ended_clients();
                 let goes_on = |expected| {

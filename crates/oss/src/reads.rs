@@ -4,6 +4,7 @@ use crate::arguments::{check_bulk, check_object};
 use crate::outcome::Refusal;
 use crate::service::{ObjectServer, extent};
 use crate::stats::{InProgress, Operation, Transfer};
+use nacre_env::activity;
 use nacre_env::clock::Instant;
 use nacre_rpc::{Direction, Export, OssService, ReadCall};
 use nacre_store::object::transfers::{self, Pieces};
@@ -25,6 +26,8 @@ impl ObjectServer {
     /// See [`OssService::handle_reads`].
     pub(crate) fn read_batch(&self, export: &Export, reads: &mut [ReadCall<'_>]) {
         let start = Instant::now();
+        let first = reads.first().map(|first| self.operation(export, &first.call, first.request));
+        let _running = first.map(activity::begin);
         let mut begun: Vec<Begun<'_, '_>> = Vec::with_capacity(reads.len());
         let mut asked: Vec<ReadRequest<'_>> = Vec::with_capacity(reads.len());
         for ReadCall { call, request, buffer, result } in reads {

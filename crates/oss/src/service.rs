@@ -13,7 +13,9 @@ use crate::stats::{BrwStats, Counters, JOB_EVENTS, Operation, PeerStats, Transfe
 use crate::tenants::check_standing;
 use crate::versions::Versions;
 use nacre_dlm::{Expected, LockService, Timer};
+use nacre_env::activity;
 use nacre_env::clock::Instant;
+use nacre_env::fault::{self, Point};
 use nacre_env::sync::{Mutex, RwLock};
 use nacre_keys::CapabilityKeys;
 use nacre_lock::Extent;
@@ -321,6 +323,15 @@ impl ObjectServer {
 
     /// Runs a request; each kind has a method of its own.
     fn run(&self, export: &Export, request: &OssRequest, bulk: Bulk<'_>) -> Outcome {
+        make_faults(request)?;
+        let outcome = self.run_request(export, request, bulk);
+        if matches!(request, OssRequest::Write { .. }) {
+            fault::crash(Point::OstWrittenCrash);
+        }
+        outcome
+    }
+
+    fn run_request(&self, export: &Export, request: &OssRequest, bulk: Bulk<'_>) -> Outcome {
         match request {
             OssRequest::Write { object, offset, sync, granted, lock, written, charge, .. } => {
                 let (sync, granted, lock) = (*sync, *granted, *lock);
@@ -694,6 +705,46 @@ impl OssService for ObjectServer {
         request: &OssRequest,
         bulk: Bulk<'_>,
     ) -> StatusResult<OssReply> {
+        let running = activity::begin(self.operation(export, call, request));
+        let reply = self.serve(export, call, request, bulk);
+        running.ended(&reply);
+        reply
+    }
+
+    fn reads_at_once(&self) -> usize {
+        // Tests hold single requests, so a hold disables batches.
+        if self.hold.is_armed() { 1 } else { self.reads_at_once.max(1) }
+    }
+
+    fn handle_reads(&self, export: &Export, reads: &mut [ReadCall<'_>]) {
+        self.read_batch(export, reads);
+    }
+}
+
+impl ObjectServer {
+    /// Describes a request for reports of what waits.
+    pub(crate) fn operation(
+        &self,
+        export: &Export,
+        call: &Call<'_>,
+        request: &OssRequest,
+    ) -> activity::Operation {
+        activity::Operation {
+            target: Some(self.target_id()),
+            name: operation_of(request).service_row().name,
+            fid: request.object(),
+            lock: 0,
+            origin: activity::Origin::Client { client: export.client, nid: export.nid, xid: call.xid },
+        }
+    }
+
+    fn serve(
+        &self,
+        export: &Export,
+        call: &Call<'_>,
+        request: &OssRequest,
+        bulk: Bulk<'_>,
+    ) -> StatusResult<OssReply> {
         let Some(in_progress) = self.counters.enter() else { return Err(Status::ESHUTDOWN) };
         if export.has_ended() {
             return Err(Status::EVICTED);
@@ -721,14 +772,20 @@ impl OssService for ObjectServer {
             }
         }
     }
+}
 
-    fn reads_at_once(&self) -> usize {
-        // Tests hold single requests, so a hold disables batches.
-        if self.hold.is_armed() { 1 } else { self.reads_at_once.max(1) }
-    }
-
-    fn handle_reads(&self, export: &Export, reads: &mut [ReadCall<'_>]) {
-        self.read_batch(export, reads);
+/// Fault points of requests.
+fn make_faults(request: &OssRequest) -> StatusResult<()> {
+    match request {
+        OssRequest::Read { .. } => fault::fail(Point::OstRead, Status::EIO),
+        OssRequest::Write { .. } => {
+            fault::fail(Point::OstEnospc, Status::ENOSPC)?;
+            fault::fail(Point::OstErofs, Status::EROFS)?;
+            fault::fail(Point::OstWrite, Status::EIO)
+        }
+        OssRequest::Sync { .. } => fault::fail(Point::OstSync, Status::EIO),
+        OssRequest::Destroy { .. } => fault::fail(Point::OstDestroy, Status::EIO),
+        _ => Ok(()),
     }
 }
 

@@ -104,7 +104,7 @@ impl Operation {
 
 impl Operation {
     /// Returns the row of Lustre's service for such requests.
-    const fn service_row(self) -> Event {
+    pub(crate) const fn service_row(self) -> Event {
         let name = match self {
             Operation::Read => "ost_read",
             Operation::Write => "ost_write",

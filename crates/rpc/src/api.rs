@@ -33,6 +33,8 @@ pub struct Call<'a> {
     pub job: Option<JobId>,
     /// Proof of access to the object of an [`OssRequest`].
     pub capability: Option<Capability>,
+    /// Id of the request; 0 on `lo`.
+    pub xid: u64,
 }
 
 /// Place at a server for the result of a modifying request, for a resend: one slot per request in flight of a
@@ -53,12 +55,17 @@ pub struct ReplySlot {
 impl<'a> Call<'a> {
     /// Creates a call without a reply slot.
     pub fn new(cred: &'a Cred) -> Call<'a> {
-        Call { cred, reply_slot: None, job: None, capability: None }
+        Call { cred, reply_slot: None, job: None, capability: None, xid: 0 }
     }
 
     /// Sets the job of the call.
     pub fn for_job(self, job: Option<JobId>) -> Call<'a> {
         Call { job, ..self }
+    }
+
+    /// Sets the id of the request.
+    pub fn numbered(self, xid: nacre_types::Xid) -> Call<'a> {
+        Call { xid: xid.0, ..self }
     }
 
     /// Sets the capability of the call.
@@ -595,9 +602,10 @@ pub fn run_all_by(calls: Vec<IoCall<'_>>, helpers: &dyn Helpers) -> Vec<StatusRe
         rest.push(Mutex::new(Stage::Planned(call.endpoint, call.bulk)));
     }
     let stages: &[Mutex<Stage<'_>>] = &rest;
-    let job = nacre_env::current_job();
+    let (job, parent) = (nacre_env::current_job(), nacre_env::activity::current());
     helpers.share(stages.len(), &|index| {
         let _job = nacre_env::enter_job(job);
+        let _serving = nacre_env::activity::serve(parent);
         let Some((stage, request)) = stages.get(index).zip(requests.get(index)) else { return };
         let mut stage = stage.lock();
         if let Stage::Planned(endpoint, bulk) = std::mem::replace(&mut *stage, Stage::Taken) {
@@ -606,6 +614,7 @@ pub fn run_all_by(calls: Vec<IoCall<'_>>, helpers: &dyn Helpers) -> Vec<StatusRe
         }
     });
     helpers.share(stages.len(), &|index| {
+        let _serving = nacre_env::activity::serve(parent);
         let Some(stage) = stages.get(index) else { return };
         let mut stage = stage.lock();
         if let Stage::Started(started) = std::mem::replace(&mut *stage, Stage::Taken) {

@@ -233,6 +233,26 @@ pub enum OssRequest {
 }
 
 impl OssRequest {
+    /// Returns the object that the request is about.
+    pub fn object(&self) -> Option<Fid> {
+        match self {
+            OssRequest::Write { object, .. }
+            | OssRequest::Read { object, .. }
+            | OssRequest::GetAttr { object, .. }
+            | OssRequest::Truncate { object, .. }
+            | OssRequest::Fallocate { object, .. }
+            | OssRequest::Seek { object, .. }
+            | OssRequest::DataVersion { object, .. }
+            | OssRequest::Advise { object, .. } => Some(*object),
+            OssRequest::Sync { object, .. } => *object,
+            OssRequest::Destroy { objects, .. } => objects.first().copied(),
+            OssRequest::Locks { request: LockRequest::Enqueue { request, .. } } => {
+                Some(request.resource.fid())
+            }
+            _ => None,
+        }
+    }
+
     /// Creates a read of `len` bytes that needs no protection against others and no read-ahead.
     pub const fn plain_read(object: Fid, offset: u64, len: u32) -> OssRequest {
         OssRequest::Read { object, offset, len, ahead: 0, lock: IoLock::Lease, written: false }

@@ -18,6 +18,7 @@
 //!   inode, or has forgotten it ([`InodeSpace::leave`]).
 
 use crate::locks::{Holder, Locks};
+use nacre_env::activity;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_lock::client::{ClientConfig, ClientStats, Effect, LockClient};
@@ -475,6 +476,18 @@ fn leave(locks: &Locks, leaving: Vec<Leaving>) -> (Vec<LockHandle>, Vec<Leaving>
     (gone, left)
 }
 
+/// Describes the release of locks, by the first of them.
+fn releasing(work: &Work) -> activity::Operation {
+    let first = work.leaving.first().map(|leaving| leaving.handle).or(work.cancels.first().copied());
+    activity::Operation {
+        target: None,
+        name: "release",
+        fid: None,
+        lock: first.map_or(0, |handle| handle.0),
+        origin: activity::Origin::Own,
+    }
+}
+
 /// Body of the thread that drops what is cached under locks, and cancels them.
 fn run(space: &Weak<InodeSpace>) {
     loop {
@@ -482,6 +495,7 @@ fn run(space: &Weak<InodeSpace>) {
         let Some(mut work) = space.next_work() else { return };
         let Some(locks) = space.locks.upgrade() else { return };
         let Some(holder) = locks.holder() else { return };
+        let _running = activity::begin(releasing(&work));
         let (gone, left) = leave(&locks, std::mem::take(&mut work.leaving));
         let is_early = gone.is_empty() && work.cancels.is_empty() && !left.is_empty();
         work.cancels.extend(space.on_left(&gone, left));

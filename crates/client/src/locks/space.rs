@@ -1,6 +1,7 @@
 //! The locks of this client at one OST: the engine, its messages, and the operations that wait for it.
 
 use crate::locks::Locks;
+use nacre_env::activity::{Cause, blocking_for};
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex, MutexGuard};
 use nacre_layout::Layout;
@@ -9,7 +10,7 @@ use nacre_lock::{
     EnqueueFlags, InodeBits, LockHandle, Lvb, Mode, Need, Outcome, Policy, Refusal, ResourceId,
 };
 use nacre_rpc::OssEndpoint;
-use nacre_types::{Explain, FailureResult, Status, StatusResult};
+use nacre_types::{Explain, FailureResult, Status, StatusResult, TargetId};
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::collections::{HashMap, VecDeque};
@@ -144,7 +145,7 @@ impl Namespace {
                 Acquire::Pending(handle) => handle,
             };
             let asked = self.ask(locks, endpoint, cancelled, effects);
-            match asked.and_then(|()| self.wait(handle)) {
+            match asked.and_then(|()| self.wait(handle, &resource)) {
                 Ok(None) => return Ok(Use::Held(handle)),
                 Ok(Some(Refusal::Contended { .. })) if flags.deny_on_contention => {
                     return Ok(Use::Server);
@@ -196,12 +197,14 @@ impl Namespace {
     }
 
     /// Waits until a request is granted, or returns why it was refused.
-    fn wait(&self, handle: LockHandle) -> StatusResult<Option<Refusal>> {
+    fn wait(&self, handle: LockHandle, resource: &ResourceId) -> StatusResult<Option<Refusal>> {
         let mut state = self.state.lock();
         if let Some(answer) = answer(&state, handle) {
             return Ok(answer);
         }
-        nacre_env::blocking(|| {
+        let target = TargetId::ost(self.ost_index);
+        let cause = Cause::Lock { target, resource: resource.0, handle: handle.0 };
+        blocking_for(cause, || {
             loop {
                 if nacre_env::interrupted() {
                     return Err(Status::EINTR);

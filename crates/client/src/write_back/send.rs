@@ -8,6 +8,7 @@ use crate::write_back::WriteBack;
 use crate::write_back::pool::WINDOW_BYTES;
 use crate::write_back::table::Job;
 use nacre_env::clock::Instant;
+use nacre_env::fault::{self, Point};
 use nacre_layout::Layout;
 use nacre_rpc::IoCall;
 use nacre_types::{Explain, Failure, FailureResult, Status, StatusResult};
@@ -82,6 +83,9 @@ impl WriteBack {
     }
 
     fn send_pieces(&self, file: &FileState, jobs: &[Job], pieces: &[Piece]) -> Vec<FailureResult<()>> {
+        if let Err(status) = fault::fail(Point::ClientWriteBack, Status::EIO) {
+            return pieces.iter().map(|_| Err(status.into())).collect();
+        }
         let charge = file.charge(false);
         let calls: FailureResult<Vec<IoCall<'_>>> =
             pieces.iter().map(|piece| self.call_of(&jobs[piece.job], piece, charge)).collect();

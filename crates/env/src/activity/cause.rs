@@ -30,8 +30,6 @@ pub enum Cause {
     Lock {
         /// Target of the lock server.
         target: TargetId,
-        /// Identity under which the lock was requested.
-        client: ClientUuid,
         /// Words of the name of the resource.
         resource: [u64; 4],
         /// Handle of the lock.
@@ -39,6 +37,8 @@ pub enum Cause {
     },
     /// A lock that a target takes at its own lock server.
     OwnLock {
+        /// Number of the lock server in this process.
+        server: u64,
         /// Handle of the lock.
         handle: u64,
     },
@@ -65,6 +65,8 @@ pub enum Cause {
         /// Process id of the program there.
         pid: u32,
     },
+    /// The lease of an MDT, which other clients release.
+    Lease,
     /// The end of the recovery window: clients of the last run are awaited.
     Recovery,
     /// A transaction over several MDTs.
@@ -146,13 +148,14 @@ impl Cause {
             Cause::Reply { target, .. } if target.kind == TargetKind::Ost => Stage::Ost,
             Cause::Reply { .. } => Stage::Mdt,
             Cause::Connection { .. } | Cause::Slot { .. } => Stage::Connection,
-            Cause::Lock { .. } | Cause::OwnLock { .. } => Stage::Lock,
+            Cause::Lock { .. } | Cause::OwnLock { .. } | Cause::Lease => Stage::Lock,
             Cause::Turn { .. } | Cause::Latch { .. } => Stage::Inode,
             Cause::FileLock { .. } => Stage::FileLock,
             Cause::Recovery => Stage::Recovery,
             Cause::Transaction { .. } => Stage::Transaction,
             Cause::Place(place) if place.file().contains("crates/store/") => Stage::Disk,
             Cause::Place(place) if place.file().contains("mds/src/transactions/") => Stage::Transaction,
+            Cause::Place(place) if place.file().contains("mds/src/osts") => Stage::Ost,
             Cause::Place(_) => Stage::Other,
         }
     }

@@ -7,7 +7,7 @@ use super::{Cause, Operation, THREADS};
 use crate::clock::{Instant, wall};
 use crate::sim;
 use crate::sync::Mutex;
-use nacre_types::{ClientUuid, Status, TargetId};
+use nacre_types::{ClientUuid, Status};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -46,8 +46,6 @@ pub enum What {
     Lock {
         /// Kind of the message.
         what: &'static str,
-        /// Target of the lock server.
-        target: Option<TargetId>,
         /// Client.
         client: ClientUuid,
         /// Handle of the lock.

@@ -61,7 +61,7 @@ fn a_slow_operation_says_where_its_time_went() {
     {
         let running = begin(operation("slow"));
         waiting(Cause::Recovery, || crate::thread::sleep(Duration::from_millis(8)));
-        waiting(Cause::OwnLock { handle: 1 }, || crate::thread::sleep(Duration::from_millis(2)));
+        waiting(Cause::OwnLock { server: 1, handle: 1 }, || crate::thread::sleep(Duration::from_millis(2)));
         running.ended::<()>(&Err(Status::EIO));
     }
     drop(begin(operation("fast")));
@@ -78,13 +78,13 @@ fn a_slow_operation_says_where_its_time_went() {
 #[test]
 fn repeated_waits_for_the_same_are_one_wait() {
     let _running = begin(operation("loop"));
-    let cause = Cause::OwnLock { handle: 5 };
+    let cause = Cause::OwnLock { server: 1, handle: 5 };
     waiting(cause, || crate::thread::sleep(Duration::from_millis(3)));
     waiting(cause, || {
         let (_, since) = own().wait.expect("it waits");
         assert!(since >= Duration::from_millis(3), "{since:?}");
     });
-    waiting(Cause::OwnLock { handle: 6 }, || {
+    waiting(Cause::OwnLock { server: 1, handle: 6 }, || {
         let (_, since) = own().wait.expect("it waits");
         assert!(since < Duration::from_millis(3), "{since:?}");
     });

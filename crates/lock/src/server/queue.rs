@@ -85,7 +85,7 @@ impl LockServer {
     }
 
     /// Checks what modes and parts alone do not decide: groups, and the owner of the lock.
-    fn is_in_the_way(&self, key: u32, need: &Need, on_behalf_of: Option<ClientUuid>) -> bool {
+    pub(super) fn is_in_the_way(&self, key: u32, need: &Need, on_behalf_of: Option<ClientUuid>) -> bool {
         let lock = &self.locks[key];
         lock.granted.is_some_and(|held| held.conflicts_with(need))
             && on_behalf_of

@@ -8,6 +8,7 @@ use crate::mode::Mode;
 use crate::resource::{LockHandle, Need, Peer, ResourceId, Wanted};
 use nacre_env::clock::Instant;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 /// An action that is due at some time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -40,6 +41,16 @@ impl Called {
     /// Creates a call that no client is evicted for.
     pub(super) fn without_deadline(now: Instant, wanted: Wanted, config: &ServerConfig) -> Called {
         Called { deadline: None, ..Called::new(now, wanted, config) }
+    }
+
+    /// Returns the time since the first callback.
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since)
+    }
+
+    /// Returns the time left until the deadline, if there is one.
+    pub(super) fn left(&self, now: Instant) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(now))
     }
 
     /// Returns the time of the next resend or of the deadline, whichever is earlier.

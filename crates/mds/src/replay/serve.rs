@@ -108,7 +108,7 @@ impl Replayer {
 
     fn await_turn(&self, export: &Export, transno: TransNo) -> StatusResult<()> {
         let replays = &self.leaves.replays;
-        nacre_env::blocking(|| {
+        nacre_env::activity::blocking_for(nacre_env::activity::Cause::Recovery, || {
             loop {
                 match replays.next(&export.client, transno, &self.leaves.mdlocks.awaited()) {
                     Turn::Own => return Ok(()),
@@ -174,7 +174,7 @@ impl Replayer {
         if !are_pending() {
             return Ok(());
         }
-        nacre_env::blocking(|| {
+        nacre_env::activity::blocking_for(nacre_env::activity::Cause::Recovery, || {
             while are_pending() {
                 self.apply_due();
                 crate::locks::unless_interrupted()?;

@@ -9,6 +9,7 @@ use crate::locks::{LongLock, Reach, unless_interrupted};
 use crate::replay;
 use crate::suspend::Caller;
 use crate::tx::now;
+use nacre_env::fault::{self, Point};
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_rpc::{Export, Moment};
 use nacre_types::{Fid, Status, StatusResult, Timestamp, TransNo};
@@ -229,6 +230,7 @@ impl Coordinator {
             // When other MDTs see this and ask, they get the decision.
             transactions.decided(&id);
         })?;
+        fault::crash(Point::MdsDecided);
         if is_durable {
             self.leaves.records.sync(transno)?;
         }

@@ -1,6 +1,8 @@
 //! The participant in distributed transactions of other MDTs.
 
-use super::state::{Bug, Prepared, decode_prepared, encode_prepared, encode_record, named, wants_of};
+use super::state::{
+    Bug, Prepared, cause_of, decode_prepared, encode_prepared, encode_record, named, wants_of,
+};
 use crate::commit::Commits;
 use crate::leaves::Leaves;
 use crate::locks::{Reach, unless_interrupted};
@@ -10,7 +12,9 @@ use crate::replay;
 use crate::staging::Staging;
 use crate::tables::{FINISHED, PREPARED, TRANSACTIONS, op_key};
 use crate::tx::Tx;
+use nacre_env::activity::blocking_for;
 use nacre_env::clock::Instant;
+use nacre_env::fault::{self, Point};
 use nacre_rpc::Export;
 use nacre_types::{Fid, FileKind, Status, StatusResult, Timestamp, TransNo};
 use nacre_wire::peer::{Found, Name, Part, PeerReply, PeerRequest, Transaction, TransactionId, Update};
@@ -50,7 +54,7 @@ impl<'a> UnderWay<'a> {
                 return Err(Status::ESHUTDOWN);
             }
             unless_interrupted()?;
-            nacre_env::blocking(|| transactions.changed.wait_for(&mut state, POLL));
+            blocking_for(cause_of(&op), || transactions.changed.wait_for(&mut state, POLL));
         }
         Ok(UnderWay(participant, op))
     }
@@ -127,6 +131,7 @@ impl Participant {
             self.commits.commit(&mut tx)?;
             let prepared = Prepared { kept, since: Instant::now() };
             self.leaves.transactions.state.lock().prepared.insert(op, prepared);
+            fault::crash(Point::MdsPrepared);
         }
         let parents: BTreeSet<&Fid> = names.iter().map(|name| &name.parent).collect();
         let all = fids.iter().chain(parents.into_iter().filter(|parent| !fids.contains(parent)));

@@ -1,13 +1,14 @@
 //! Resolution of transactions in the background, after failures, and before transnos are reported committed;
 //! and discovery of other MDTs: at the start, when one joins, and when a request names an unknown one.
 
-use super::state::{Bug, Open, Peers, ROOT_AGE, TICK, TIMEOUT};
+use super::state::{Bug, Open, Peers, ROOT_AGE, TICK, TIMEOUT, cause_of};
 use super::{Coordinator, Participant};
 use crate::error::MdsError;
 use crate::layouts::Layouts;
 use crate::leaves::Leaves;
 use crate::replay::Replayer;
 use crate::signal::StopSignal;
+use nacre_env::activity::blocking_for;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_env::thread::JoinHandle;
@@ -381,7 +382,7 @@ impl Resolver {
             if nacre_env::interrupted() {
                 return Err(Status::EINTR);
             }
-            nacre_env::blocking(|| transactions.changed.wait_for(&mut state, TICK));
+            blocking_for(cause_of(op), || transactions.changed.wait_for(&mut state, TICK));
         }
         Ok(())
     }

@@ -3,7 +3,9 @@
 
 use crate::error::MdsError;
 use crate::locks::{LockTable, LongLock, Want};
+use crate::report::TransactionReport;
 use crate::tables::{FINISHED, PREPARED, TRANSACTIONS, decode_op_key};
+use nacre_env::activity::Cause;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_rpc::MdsEndpoint;
@@ -37,6 +39,11 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const TICK: Duration = Duration::from_millis(250);
 /// Approximate limit for transactions in one answer to a greeting, in bytes; one always fits.
 const GREETING_BYTES: usize = 256 << 10;
+
+/// Returns the cause of waits for a transaction.
+pub(super) fn cause_of(op: &TransactionId) -> Cause {
+    Cause::Transaction { coordinator: op.mdt, number: op.number }
+}
 
 /// Other MDTs, by index.
 pub type Peers = BTreeMap<u16, Arc<dyn MdsEndpoint>>;
@@ -501,6 +508,24 @@ impl Transactions {
         }
         let found = state.open.get(op).map(|open| Transaction::clone(&open.transaction));
         Ok(PeerReply::Transactions(found.into_iter().collect()))
+    }
+
+    /// Returns the undecided transactions, at most `max`, and the number of committed ones that are not durable.
+    pub fn report(&self, now: Instant, max: usize) -> (Vec<TransactionReport>, usize) {
+        let state = self.state.lock();
+        let prepared = state.prepared.iter().map(|(id, prepared)| TransactionReport {
+            id: *id,
+            is_prepared: true,
+            ticket: prepared.kept.ticket(),
+            age: now.saturating_duration_since(prepared.since),
+        });
+        let undecided = state.undecided.iter().map(|id| TransactionReport {
+            id: *id,
+            is_prepared: false,
+            ticket: 0,
+            age: Duration::ZERO,
+        });
+        (prepared.chain(undecided).take(max).collect(), state.unsettled.len())
     }
 
     /// Returns true if there may be transactions to redo for which other MDTs have not been asked.

@@ -1,10 +1,11 @@
 //! The lock of the tree, which MDT 0 holds: one directory at a time gets another parent, on all MDTs, so that
 //! the tree does not change during a check for cycles.
 
-use super::state::{TIMEOUT, Transactions};
+use super::state::{TIMEOUT, Transactions, cause_of};
 use crate::leaves::Leaves;
 use crate::locks::unless_interrupted;
 use crate::signal::StopSignal;
+use nacre_env::activity::blocking_for;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex, MutexGuard};
 use nacre_types::{Status, StatusResult};
@@ -112,7 +113,7 @@ impl TreeLock {
                 continue;
             }
             self.unless_stopped()?;
-            nacre_env::blocking(|| self.released.wait_for(&mut holder, POLL));
+            blocking_for(cause_of(&other), || self.released.wait_for(&mut holder, POLL));
         }
         *holder = Some(op);
         Ok(PeerReply::Done)

@@ -220,24 +220,33 @@ fn answer(
     match header.status {
         Status::OK => {}
         Status::BAD_VERSION => {
-            if let Ok(refusal) = Refusal::from_bytes(&body) {
-                log::error!(
-                    "{} at {} speaks protocol versions {} to {}, this client {VERSION_MIN} to {VERSION_MAX}",
-                    asked.target,
-                    asked.nid,
-                    refusal.version_min,
-                    refusal.version_max
-                );
-            }
-            return Err(Status::BAD_VERSION.into());
+            let refusal = Refusal::from_bytes(&body).ok();
+            return Err(other_version(asked, refusal.map(|of| (of.version_min, of.version_max))));
         }
         status => return Err(status.into()),
     }
     let connected = Connected::from_bytes(&body).map_err(|_| Status::EPROTO)?;
     if !(VERSION_MIN..=VERSION_MAX).contains(&connected.version) {
-        return Err(Status::BAD_VERSION.into());
+        return Err(other_version(asked, Some((connected.version, connected.version))));
     }
     Ok(connected)
+}
+
+/// Logs and returns that a server speaks none of the protocol versions of this program.
+fn other_version(asked: &Asked<'_>, served: Option<(u16, u16)>) -> Failure {
+    let Asked { target, nid, .. } = asked;
+    let served = served.map_or_else(|| "others".to_owned(), |(min, max)| versions(min, max));
+    let own = versions(VERSION_MIN, VERSION_MAX);
+    let why = format!(
+        "{target} at {nid} speaks protocol {served}, this program {own}: use the same release of NacreFS on both hosts"
+    );
+    log::error!("{why}");
+    Failure::from(Status::BAD_VERSION).explain(|context| context.cause(&why))
+}
+
+/// Returns a range of protocol versions as text.
+pub(crate) fn versions(min: u16, max: u16) -> String {
+    if min == max { format!("version {min}") } else { format!("versions {min} to {max}") }
 }
 
 fn failure_of(error: LinkError) -> Failure {

@@ -178,6 +178,7 @@ impl Engine {
 
     /// Makes one attempt; the opening thread also makes one after a replay.
     pub(crate) fn attempt_pending(&self) {
+        nacre_env::fault::delay(nacre_env::fault::Point::StoreCheckpoint);
         let mut state = self.checkpointer.state.lock();
         self.attempt(&mut state);
     }

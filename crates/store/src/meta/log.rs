@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use nacre_env::fault::{self, Point};
 use nacre_env::sync::Mutex;
 
 use super::base::is_no_space;
@@ -300,7 +301,10 @@ impl Log {
             op_count: batch.shards.len() as u32,
         };
         let parts = [&header.encode(state.salt)[..], &batch.bytes];
-        let written = state.write(&self.segments[slot], slot, parts);
+        let written = match fault::is_hit(Point::StoreLogWrite) {
+            true => Err(std::io::Error::from_raw_os_error(libc::EIO)),
+            false => state.write(&self.segments[slot], slot, parts),
+        };
         written.map_err(|source| self.write_failed(slot, source))?;
         state.slots[slot].end = offset + len;
         state.last_transno = transno;
@@ -437,7 +441,11 @@ impl Log {
             if seen.synced >= seen.end {
                 continue;
             }
-            if let Err(source) = self.segments[i].persist() {
+            let persisted = match fault::is_hit(Point::StoreLogSync) {
+                true => Err(std::io::Error::from_raw_os_error(libc::EIO)),
+                false => self.segments[i].persist(),
+            };
+            if let Err(source) = persisted {
                 let path = self.segments[i].path().to_owned();
                 return Err(self.latch.set(&MetaError::Io { action: "sync", path, source }));
             }

@@ -15,11 +15,13 @@ use crate::shape::{Fabric, Loss};
 use crate::tcp::handshake::Greeting;
 use crate::tcp::scratch::Scratch;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
+use nacre_env::activity::{Cause, waiting};
 use nacre_env::clock::Instant;
+use nacre_env::fault::{self, Point};
 use nacre_env::sync::{Condvar, Mutex, MutexGuard};
 use nacre_session::Life;
 use nacre_types::limits::SHORT_IO_BYTES;
-use nacre_types::{Nid, TargetId, Xid};
+use nacre_types::{ClientUuid, Nid, TargetId, Xid};
 use nacre_wire::connect::Features;
 use nacre_wire::frame::{ChecksumType, FrameKind, HEADER_BYTES, Header};
 use std::io::{self, ErrorKind};
@@ -82,6 +84,8 @@ pub(crate) enum NoReply {
 /// A connection after its handshake.
 pub(crate) struct Conn {
     pub(crate) target: TargetId,
+    /// Identity of the client.
+    client: ClientUuid,
     pub(crate) nid: Nid,
     /// Endpoint and slot of the connection.
     pub(crate) place: ends::Place,
@@ -134,6 +138,7 @@ impl Conn {
         let timeouts = if peer.active_ends() > 1 { config.ping_interval * 2 } else { config.dead_after };
         Conn {
             target: peer.target,
+            client: peer.client(),
             nid,
             place,
             life,
@@ -289,7 +294,7 @@ impl Conn {
             }
             if table.reading {
                 table.crowded = true;
-                self.room.wait_for(&mut table, TICK);
+                waiting(Cause::Slot { target: self.target }, || self.room.wait_for(&mut table, TICK));
             } else {
                 table.reading = true;
                 drop(table);
@@ -307,6 +312,11 @@ impl Conn {
     fn transmit(&self, header: &Header, body: &[u8], bulk: &[u8]) -> Result<(), NoReply> {
         if self.mute.load(Ordering::Relaxed) {
             return Ok(());
+        }
+        fault::delay(Point::ClientSendDelay);
+        if fault::is_hit(Point::ClientSend) {
+            self.close(Some(&Closed::End));
+            return Err(NoReply::Lost);
         }
         self.load.requests.fetch_add(1, Ordering::Relaxed);
         self.load.sent_bytes.fetch_add((HEADER_BYTES + body.len() + bulk.len()) as u64, Ordering::Relaxed);

@@ -16,6 +16,7 @@ use crate::stats::CountedRpc;
 use crate::tcp::socket::TICK;
 use crate::tcp::threads::ThreadGroup;
 use crate::tunables::{Tunable, Tunables};
+use nacre_env::activity::Cause;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_session::{Backoff, Import, ImportState, Life, Recovery, Ticket};
@@ -455,6 +456,11 @@ impl Peer {
         header
     }
 
+    /// Returns the identity of the client.
+    pub(crate) fn client(&self) -> ClientUuid {
+        self.identity.client
+    }
+
     /// Returns the name of the target for logs.
     pub(crate) fn name(&self) -> String {
         let fsname = if self.identity.fsname.is_empty() { "nacre" } else { &self.identity.fsname };
@@ -539,7 +545,8 @@ impl Peer {
         if gate.try_enter(self.tunables.max_rpcs_in_flight()) {
             return Ok(());
         }
-        nacre_env::blocking(|| {
+        let cause = Cause::Slot { target: self.target };
+        nacre_env::activity::blocking_for(cause, || {
             loop {
                 let due = self.flights.release_due();
                 if gate.try_enter(self.tunables.max_rpcs_in_flight()) {

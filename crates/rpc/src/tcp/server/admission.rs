@@ -2,6 +2,8 @@
 
 use super::{Service, Shared, service_of};
 use crate::api::MgsPeer;
+use crate::tcp::handshake::versions;
+use nacre_env::fault::{self, Point};
 use nacre_keys::ServerTls;
 use nacre_types::{Identity, Roles, Status, TargetKind};
 use nacre_wire::connect::{Connect, ConnectFlags, Refusal, VERSION_MAX, VERSION_MIN, agree_version};
@@ -141,11 +143,15 @@ pub(super) struct Admitted {
 /// The refusal, for the peer and for the log.
 pub(super) fn judge(shared: &Shared, header: &Header, body: &[u8], peer: Peer) -> Result<Admitted, Refused> {
     let connect = Connect::from_bytes(body).map_err(|error| refused(Status::EPROTO, error.to_string()))?;
+    if fault::is_hit(Point::RpcConnect) {
+        return Err(refused(Status::EAGAIN, "fault point"));
+    }
     let Some(version) = agree_version(connect.version_min, connect.version_max) else {
         let body = Refusal { version_min: VERSION_MIN, version_max: VERSION_MAX }.to_bytes();
         let reason = format!(
-            "it speaks protocol versions {} to {}, this server {VERSION_MIN} to {VERSION_MAX}",
-            connect.version_min, connect.version_max
+            "it speaks protocol {}, this server {}",
+            versions(connect.version_min, connect.version_max),
+            versions(VERSION_MIN, VERSION_MAX)
         );
         return Err(Refused { body, ..refused(Status::BAD_VERSION, reason) });
     };

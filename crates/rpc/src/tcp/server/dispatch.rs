@@ -12,9 +12,10 @@ use crate::tcp::buffer::BulkBuffer;
 use crate::tcp::socket::{Closed, Inbox, LinkError, TICK};
 use crate::tunables::SHORT_IO_MAX;
 use nacre_env::InterruptTarget;
+use nacre_env::fault::{self, Point};
 use nacre_session::Begin;
 use nacre_types::limits::{BULK_MAX, SHORT_IO_BYTES};
-use nacre_types::{Cred, JobId, Roles, Status, StatusResult, Xid};
+use nacre_types::{Cred, JobId, Roles, Status, StatusResult, TargetKind, Xid};
 use nacre_wire::connect::Features;
 use nacre_wire::frame::{ChecksumType, FrameFlags, FrameKind, Header, TAG_NONE, split_job};
 use nacre_wire::mds::{MdsAnswer, MdsRequest};
@@ -170,7 +171,7 @@ impl<'a> Work<'a> {
     }
 
     fn run_request(&mut self, header: &Header) {
-        if !self.bulk_intact {
+        if !self.bulk_intact || (header.bulk_len > 0 && fault::is_hit(Point::RpcBulk)) {
             self.session.client.iter().for_each(|client| client.export.note_damaged());
             let peer = self.connection.peer();
             log::warn!(peer:% = peer.ip(); "data from {peer} was damaged on its way: it is sent again");
@@ -181,6 +182,9 @@ impl<'a> Work<'a> {
             return;
         }
         let session = self.session;
+        if self.is_lost_before(header) {
+            return self.connection.shut_down(Shutdown::Both);
+        }
         match (&session.service, &session.client) {
             (Service::Mds(service), Some(client)) => self.run_mds(header, service.as_ref(), client),
             (Service::Oss(service), Some(client)) => self.run_oss(header, service.as_ref(), client),
@@ -201,6 +205,33 @@ impl<'a> Work<'a> {
                 }
             }
             (Service::Mds(_) | Service::Oss(_), None) => self.answer(header, Status::ENOTCONN, 0),
+        }
+    }
+
+    /// Fault points: the request is lost with its connection.
+    fn is_lost_before(&self, header: &Header) -> bool {
+        match self.session.target.kind {
+            TargetKind::Mdt => {
+                (header.tag != TAG_NONE && fault::is_hit(Point::MdsReintNet))
+                    || fault::is_hit(Point::MdsAllRequestNet)
+            }
+            TargetKind::Ost => {
+                fault::delay(Point::OstDelay);
+                fault::is_hit(Point::OstAllRequestNet)
+            }
+            TargetKind::Mgt => false,
+        }
+    }
+
+    /// Fault points: the reply is lost with its connection.
+    fn is_lost_after(&self, header: &Header) -> bool {
+        match self.session.target.kind {
+            TargetKind::Mdt => {
+                (header.tag != TAG_NONE && fault::is_hit(Point::MdsReintNetRep))
+                    || fault::is_hit(Point::MdsAllReplyNet)
+            }
+            TargetKind::Ost => fault::is_hit(Point::OstAllReplyNet),
+            TargetKind::Mgt => false,
         }
     }
 
@@ -236,10 +267,16 @@ impl<'a> Work<'a> {
                 self.answer(header, status, 0);
             }
             Ok((cred, job, request)) if request.is_modifying() && header.tag != TAG_NONE => {
-                self.run_once(header, service, client, &Call::new(&cred).for_job(job), &request);
+                self.run_once(
+                    header,
+                    service,
+                    client,
+                    &Call::new(&cred).for_job(job).numbered(header.xid),
+                    &request,
+                );
             }
             Ok((cred, job, request)) => {
-                let call = Call::new(&cred).for_job(job);
+                let call = Call::new(&cred).for_job(job).numbered(header.xid);
                 let result = guarded(|| service.handle(&client.export, &call, &request));
                 self.answer_mds(header, client, &result);
             }
@@ -355,7 +392,7 @@ impl<'a> Work<'a> {
         job: Option<JobId>,
     ) {
         let export = client.export.as_ref();
-        let call = Call::new(&self.system).for_job(job).allowed_by(*capability);
+        let call = Call::new(&self.system).for_job(job).allowed_by(*capability).numbered(header.xid);
         let result = match request {
             OssRequest::Read { len, .. } if *len as usize > BULK_MAX => Err(Status::E2BIG),
             OssRequest::Read { len, .. } => match self.bulk.reserve(*len as usize) {
@@ -411,6 +448,9 @@ impl<'a> Work<'a> {
 
     /// Sends the reply in the reply buffer, with the first `bulk_len` bytes of the bulk buffer.
     fn answer(&mut self, request: &Header, status: Status, bulk_len: usize) {
+        if self.is_lost_after(request) {
+            return self.connection.shut_down(Shutdown::Both);
+        }
         // The request has ended; an interrupt must not stop its answer.
         self.interrupt.end();
         let bulk = self.bulk.filled(bulk_len);

@@ -141,7 +141,10 @@ impl Work<'_> {
             let (room, later) = rest.split_at_mut(read.data.len().next_multiple_of(ALIGN));
             rest = later;
             calls.push(ReadCall {
-                call: Call::new(&self.system).for_job(read.job).allowed_by(read.sent.capability),
+                call: Call::new(&self.system)
+                    .for_job(read.job)
+                    .allowed_by(read.sent.capability)
+                    .numbered(read.header.xid),
                 request: &read.sent.request,
                 buffer: room.split_at_mut(read.data.len()).0,
                 // Result that is left after a panic.

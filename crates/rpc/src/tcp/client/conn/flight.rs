@@ -3,6 +3,7 @@
 use super::{Conn, NoReply};
 use crate::tcp::client::waiter::{Outcome, Reply, Waiter};
 use crate::tcp::socket::TICK;
+use nacre_env::activity::{Cause, waiting};
 use nacre_env::clock::Instant;
 use std::sync::Arc;
 
@@ -23,7 +24,12 @@ impl InFlight {
     ///
     /// An interrupt cancels the request at the server and waits briefly for its outcome; the deadline, and
     /// that of [`nacre_env::until`], abandon it at once as if interrupted.
-    pub(crate) fn wait_until(mut self, deadline: Option<Instant>) -> Result<Reply, NoReply> {
+    pub(crate) fn wait_until(self, deadline: Option<Instant>) -> Result<Reply, NoReply> {
+        let (target, client, xid) = (self.conn.target, self.conn.client, self.waiter.xid);
+        waiting(Cause::Reply { target, client, xid }, || self.wait_for_reply(deadline))
+    }
+
+    fn wait_for_reply(mut self, deadline: Option<Instant>) -> Result<Reply, NoReply> {
         let late = || deadline.is_some_and(|at| Instant::now() >= at) || nacre_env::is_late();
         let (conn, waiter) = (self.conn.clone(), self.waiter.clone());
         let mut give_up_at = None;

@@ -9,6 +9,7 @@ use crate::tcp::client::endpoints::round_trip;
 use crate::tcp::client::ends::{End, Place, Way};
 use crate::tcp::handshake::{self, Greeting};
 use crate::tcp::socket::TICK;
+use nacre_env::activity::{Cause, blocking_for};
 use nacre_env::clock::Instant;
 use nacre_env::sync::MutexGuard;
 use nacre_session::{Import, ImportState, Recovery};
@@ -152,8 +153,13 @@ impl Peer {
         let place = self.choose(data_len, way);
         match self.end(place).and_then(|end| end.open_conn(place.slot)) {
             Some(conn) => Ok(conn),
-            None => nacre_env::blocking(|| self.open(place, deadline)),
+            None => blocking_for(self.connecting(), || self.open(place, deadline)),
         }
+    }
+
+    /// Returns the cause of waits for a connection.
+    fn connecting(&self) -> Cause {
+        Cause::Connection { target: self.target }
     }
 
     /// Ends the connections to a server whose key was revoked meanwhile.
@@ -424,7 +430,7 @@ impl Peer {
     /// Waits as [`Peer::rest`], and fails with `ETIMEDOUT` at the deadline.
     pub(crate) fn rest_until(&self, pause: Duration, deadline: Option<Instant>) -> StatusResult<()> {
         let end = Instant::now() + pause;
-        nacre_env::blocking(|| {
+        blocking_for(self.connecting(), || {
             let mut link = self.link.lock();
             loop {
                 self.may_wait(deadline)?;
