@@ -106,3 +106,61 @@ pub fn crash(point: Point) {
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
 }
+
+/// Answer of a program without fault points.
+pub const ABSENT: &str =
+    "this program is built without fault points: build one with NACRE_FAULT_POINTS=1 for tests";
+
+/// Returns number, name and effect of all points.
+#[cfg(fault_points)]
+pub fn list() -> impl Iterator<Item = (u16, &'static str, &'static str)> {
+    POINTS.iter().map(|(point, name, what)| (*point as u16, *name, *what))
+}
+
+/// Returns number, name and effect of all points: there are none.
+#[cfg(not(fault_points))]
+pub fn list() -> impl Iterator<Item = (u16, &'static str, &'static str)> {
+    std::iter::empty()
+}
+
+/// Returns `fail_loc` and `fail_val`.
+#[cfg(fault_points)]
+pub fn get() -> Option<(u32, u32)> {
+    Some((engine::STATE.loc(), engine::STATE.val()))
+}
+
+/// Returns `fail_loc` and `fail_val`: there are none.
+#[cfg(not(fault_points))]
+pub const fn get() -> Option<(u32, u32)> {
+    None
+}
+
+/// Sets `fail_loc` as users write it: a number, or names with flags such as `mds_reint_net|once`.
+///
+/// # Errors
+/// `EINVAL` for an unknown point; `EOPNOTSUPP` in a program without fault points.
+#[cfg(fault_points)]
+pub fn set_loc(text: &str) -> StatusResult<()> {
+    engine::STATE.set_loc(engine::parse_loc(text).ok_or(Status::EINVAL)?);
+    Ok(())
+}
+
+/// Refuses to set `fail_loc`.
+///
+/// # Errors
+/// `EOPNOTSUPP`.
+#[cfg(not(fault_points))]
+pub fn set_loc(_: &str) -> StatusResult<()> {
+    Err(Status::EOPNOTSUPP)
+}
+
+/// Sets `fail_val`.
+///
+/// # Errors
+/// `EOPNOTSUPP` in a program without fault points.
+pub fn set_val(val: u32) -> StatusResult<()> {
+    #[cfg(fault_points)]
+    engine::STATE.set_val(val);
+    let _ = val;
+    if ENABLED { Ok(()) } else { Err(Status::EOPNOTSUPP) }
+}

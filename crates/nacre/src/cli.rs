@@ -6,6 +6,7 @@
 mod changes;
 mod check;
 mod config;
+mod debug;
 mod doctor;
 mod down;
 mod drain;
@@ -29,6 +30,7 @@ mod uncache;
 mod up;
 mod web;
 
+pub use debug::ask_all as ask_all_debug;
 pub use mount::{MountOptions, OPTIONS_HELP, mount as mount_source, remount};
 
 use crate::control::NewTarget;
@@ -118,6 +120,7 @@ enum Command {
     Frag(FragArgs),
     Trim(trim::TrimArgs),
     Top(top::TopArgs),
+    Debug(debug::DebugArgs),
     Web(web::WebArgs),
     /// Measures a file system while it is filled and fragmented step by step (populate and fragment)
     #[command(disable_help_flag = true)]
@@ -730,6 +733,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Doctor(args) => doctor::run(&args),
         Command::Changes(args) => changes::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Debug(args) => debug::run(&args),
         Command::Web(args) => web::run(&args),
         Command::Paf(args) => Err(measure::hand_over("paf", &args.words)),
         Command::Bench(args) => Err(measure::hand_over("bench", &args.words)),

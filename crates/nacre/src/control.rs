@@ -9,6 +9,7 @@ mod door;
 pub use changelog::{ChangelogAnswer, ChangelogStep, ShownUser, bytes_of, digits};
 pub use door::Audience;
 
+use crate::debug::{DebugState, Question, SlowShot};
 use crate::failure::{Failure, Result};
 use crate::instance::if_there;
 use crate::target_options::TargetOptions;
@@ -115,6 +116,11 @@ pub enum Request {
     },
     /// Reads the figures of the process. Answer: `metrics`.
     Metrics,
+    /// Asks for the state of the process, on its socket for that.
+    Debug {
+        /// The question.
+        question: Question,
+    },
     /// Changes an OST pool. Answer: `done`.
     ChangePool {
         /// Name of the pool.
@@ -208,6 +214,23 @@ pub enum Answer {
     },
     /// Figures of the process.
     Metrics(Box<ProcessSample>),
+    /// State of the process.
+    Debug(Box<DebugState>),
+    /// Operations that took long.
+    Slow {
+        /// The operations, the oldest first.
+        operations: Vec<SlowShot>,
+    },
+    /// Recent events.
+    Events {
+        /// One event each, the oldest first.
+        lines: Vec<String>,
+    },
+    /// Recent events were saved.
+    Saved {
+        /// File with the events.
+        path: PathBuf,
+    },
     /// OST pools.
     Pools {
         /// Names and members, in the order of names.
@@ -489,7 +512,7 @@ pub fn ask_for(socket: &Path, request: &Request, limit: Duration) -> io::Result<
 /// Sends a request to several processes in parallel, so that stopped ones cost one timeout together; returns
 /// the answers in the order of the sockets.
 pub fn ask_each(sockets: &[PathBuf], request: &Request) -> Vec<(PathBuf, io::Result<Answer>)> {
-    let is_state = matches!(request, Request::Status | Request::Metrics);
+    let is_state = matches!(request, Request::Status | Request::Metrics | Request::Debug { .. });
     let limit = if is_state { STATUS_LIMIT } else { TIMEOUT };
     nacre_env::thread::scope(|scope| {
         let ask = |socket| scope.spawn(move || ask_for(socket, request, limit));

@@ -2,6 +2,7 @@
 //! on this host, pools, nodemaps, and `ping`.
 
 mod changelog;
+mod debug;
 mod nodemaps;
 pub mod params;
 mod pools;
@@ -71,6 +72,8 @@ usage: lctl dl [--json]                         list devices: targets and mounts
        lctl nodemap_test_id --nid NID [--key KEYID] --idtype uid|gid|projid --id ID
        lctl ping NID [TIMEOUT]                  test whether a server answers
        lctl list_nids                           list the addresses of this host's servers
+       lctl debug_kernel|dk [FILE]              show or save recent events of this host's processes, and remove them
+       lctl clear                               remove them
        lctl --fs DIR|MOUNT COMMAND...           select one of several file systems with the same name
 Patterns have *, ?, [abc] and {one,two}; the instance may be left out. Run -P where the management server runs.
 Example: lctl set_param 'obdfilter.*OST0001.no_create=1' && lctl get_param 'obdfilter.*.no_create'
@@ -113,6 +116,9 @@ const COMMANDS: &[&str] = &[
     "nodemap_test_id",
     "ping",
     "list_nids",
+    "debug_kernel",
+    "dk",
+    "clear",
     "version",
     "help",
 ];
@@ -221,6 +227,8 @@ fn run(words: &[String]) -> i32 {
         "ping" => ping(args),
         "list_nids" => list_nids(args),
         "help_param" => params::help(args),
+        "debug_kernel" | "dk" => debug::debug_kernel(args),
+        "clear" => debug::clear(args),
         "--version" | "version" => {
             println!("lctl {}_nacre", env!("CARGO_PKG_VERSION"));
             Ok(())

@@ -192,6 +192,7 @@ impl Log for Logger {
             _ => {}
         }
         let message = record.args().to_string();
+        nacre_env::activity::events::note_text(&format!("{}: {message}", level.as_str().to_lowercase()));
         let peer = record.key_values().get("peer".into()).map_or_else(String::new, |peer| peer.to_string());
         let origin = (record.file().unwrap_or(target), record.line().unwrap_or(0));
         let mut state = self.state.lock();

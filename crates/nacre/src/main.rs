@@ -7,6 +7,7 @@
 //! | `node` | a process: targets, server and mount, assembled |
 //! | `instance` | the directory of a file system |
 //! | `process`, `control`, `registry`, `ports` | background processes, and how commands find and query them |
+//! | `debug` | what processes do and wait for |
 //! | `sandbox` | confinement of server processes |
 //! | `service` | reports to a service manager |
 //! | `lfs`, `lctl`, `mount_helper` | Lustre's commands and what mount(8) calls |
@@ -20,6 +21,7 @@ mod changelog;
 mod cli;
 mod control;
 mod created;
+mod debug;
 mod device_words;
 mod failure;
 mod gather;

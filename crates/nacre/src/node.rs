@@ -20,6 +20,7 @@
 //! Start: MGT, OSTs, MDTs, listen, register, mount. Stop: the reverse.
 
 mod adding;
+mod debug;
 mod links;
 mod metrics;
 mod mounted;
@@ -30,6 +31,7 @@ mod targets;
 
 use crate::audit::AuditLog;
 use crate::control::ControlSocket;
+use crate::debug::record;
 use crate::failure::{Failure, Result};
 use crate::http_address::HttpAddress;
 use crate::instance::{Instance, random_uuid};
@@ -133,6 +135,8 @@ struct Reach {
     socket: Option<ControlSocket>,
     /// Socket for users with read access only.
     public: Option<ControlSocket>,
+    /// Socket for questions about the state of the process.
+    debug: Option<ControlSocket>,
 }
 
 impl Node {
@@ -199,7 +203,7 @@ impl Node {
             keys,
             mount: Mutex::new(mount),
             used: Mutex::new(version),
-            reach: Mutex::new(Reach { lock, socket: None, public: None }),
+            reach: Mutex::new(Reach { lock, socket: None, public: None, debug: None }),
             figures: Mutex::new(None),
         });
         node.watch_configuration(version)?;
@@ -210,13 +214,23 @@ impl Node {
     /// Serves commands, other users and readers of figures.
     fn become_reachable(self: &Arc<Node>, figures: Option<TcpListener>) -> Result<()> {
         let socket = ControlSocket::serve(&self.plan.run.socket(&self.plan.name), self.clone())?;
-        let public = self.serve_public();
+        let (public, debug) = (self.serve_public(), self.serve_debug());
         {
             let mut reach = self.reach.lock();
-            (reach.socket, reach.public) = (Some(socket), public);
+            (reach.socket, reach.public, reach.debug) = (Some(socket), public, debug);
         }
+        record::save_on_panic(self.plan.run.events(&self.plan.name));
         self.stay_reachable()?;
         figures.map_or(Ok(()), |listener| self.serve_figures(listener))
+    }
+
+    /// Answers questions about the state of the process; a failure affects nothing else.
+    fn serve_debug(self: &Arc<Node>) -> Option<ControlSocket> {
+        let door = Arc::new(debug::DebugDoor(Arc::downgrade(self)));
+        let socket = ControlSocket::serve(&self.plan.run.debug_socket(&self.plan.name), door);
+        let socket =
+            socket.inspect_err(|failure| log::warn!("'nacre debug' does not reach this process: {failure}"));
+        socket.ok()
     }
 
     /// Serves some parameters to other users; a failure affects nothing else.
@@ -267,6 +281,9 @@ impl Node {
         }
         if !has_socket {
             reach.socket = Some(ControlSocket::serve(&run.socket(name), self.clone())?);
+        }
+        if reach.debug.as_ref().is_some_and(|socket| !socket.is_there()) {
+            reach.debug = self.serve_debug();
         }
         if reach.public.as_ref().is_some_and(|socket| !socket.is_there()) {
             reach.public = self.serve_public();
@@ -337,7 +354,7 @@ impl Node {
         let stopped = self.services.stop();
         {
             let mut reach = self.reach.lock();
-            (reach.socket, reach.public) = (None, None);
+            (reach.socket, reach.public, reach.debug) = (None, None, None);
         }
         unmounted.and(stopped)
     }

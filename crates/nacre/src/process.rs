@@ -114,6 +114,16 @@ impl RunDir {
         }
     }
 
+    /// Returns the path of process `name`'s socket for questions about its state.
+    pub fn debug_socket(&self, name: &str) -> PathBuf {
+        self.path.join(format!("{name}.debug.sock"))
+    }
+
+    /// Returns the path of process `name`'s saved events.
+    pub fn events(&self, name: &str) -> PathBuf {
+        self.path.join(format!("{name}.events"))
+    }
+
     /// Returns the path of process `name`'s log.
     pub fn log(&self, name: &str) -> PathBuf {
         self.log.clone().unwrap_or_else(|| self.path.join(format!("{name}.log")))

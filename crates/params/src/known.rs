@@ -43,11 +43,13 @@ const SETTABLE: &[Group] = &[
                     "words of Lustre's debug mask: error, warning, info, debug, trace and others",
                 ),
             ),
+            ("debug_mb", Rule::Number(1, 256)),
             (
                 "jobid_name",
                 Rule::Form(is_job_format, "a text with the codes %e, %u, %g, %p, %h, %H, %j, %? and %%"),
             ),
             ("jobid_var", Rule::Form(is_job_variable, JOB_VARIABLES)),
+            ("slow_operation_ms", Rule::Number(0, U32)),
         ],
     ),
     (

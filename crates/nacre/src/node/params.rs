@@ -6,6 +6,7 @@
 mod block;
 mod cache;
 mod changelog;
+mod debug;
 mod dom;
 mod exports;
 mod jobs;
@@ -65,6 +66,7 @@ impl Params {
         let set_level = |text: &str| logger::set_level(text).then_some(()).ok_or(Status::EINVAL);
         params.tree.add_both("debug", || Ok(logger::level()), set_level);
         services::enter_process(&params.tree, &params.targets);
+        debug::enter(&params.tree);
         params
     }
 

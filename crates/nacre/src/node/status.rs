@@ -70,6 +70,9 @@ impl Handler for Node {
                 Ok(target) => Answer::Added { target: target.to_string() },
                 Err(failure) => Answer::refusal(Errno::INVAL, failure.message),
             },
+            Request::Debug { .. } => {
+                Answer::refusal(Errno::INVAL, "questions of 'nacre debug' have a socket of their own")
+            }
             Request::Metrics => Answer::Metrics(Box::new(self.sample())),
             Request::Trim { ost, from } => self.trim(*ost, *from),
             Request::Changelog { mdt, step } => match self.changelog(*mdt, step.clone().into()) {

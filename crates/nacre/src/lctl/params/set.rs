@@ -7,6 +7,7 @@ use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result, error_text};
 use crate::lctl::{Outcome, management, refused, usage, with_code};
 use crate::local_params::{self, setting_in};
+use nacre_env::fault;
 use nacre_mgs::params::Param;
 use nacre_params::known;
 use nacre_types::nid::check_fsname;
@@ -215,6 +216,12 @@ fn set_for_mounts(fsname: Option<&str>, name: &str, value: &str, quiet: bool) ->
 }
 
 fn set_now(pattern: &str, value: &str, quiet: bool) -> Outcome {
+    if matches!(pattern, "fail_loc" | "fail_val") && !fault::ENABLED {
+        return Err(refused(
+            Errno::OPNOTSUPP,
+            format!("error: set_param: setting {pattern}: {}", fault::ABSENT),
+        ));
+    }
     let found = find("set_param", pattern, false)?;
     let parameters: Vec<&Found> = found.iter().filter(|found| !found.param.directory).collect();
     if parameters.is_empty() {
