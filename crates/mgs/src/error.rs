@@ -27,6 +27,16 @@ pub enum Error {
         /// The defect.
         what: &'static str,
     },
+    /// The file has a form of another version.
+    #[error("{} has format {found}, and this program reads {known}: use the nacre that wrote it", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Version found.
+        found: u32,
+        /// Version that this program reads.
+        known: u32,
+    },
     /// The directory holds no configuration.
     #[error("there is no configuration in {}", dir.display())]
     Missing {

@@ -27,6 +27,8 @@ use nacre_wire::mgs::{CapabilityKey, FsConfig, PoolConfig, TargetConfig};
 use std::fmt::Write;
 use std::sync::Arc;
 
+/// Version of the form of the text.
+pub const VERSION: u32 = 1;
 const HEADER: &str = "nacre-config 1";
 
 /// Why a text is not a configuration.
@@ -85,6 +87,11 @@ fn write_keys(config: &FsConfig, text: &mut String) {
         let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
         writeln!(text, "capability-key {epoch} {made_s} {secret}").expect("writing to a string cannot fail");
     }
+}
+
+/// Returns the version of a text's form; `None` if it is no configuration.
+pub fn version_of(text: &str) -> Option<u32> {
+    text.lines().next()?.strip_prefix("nacre-config ")?.parse().ok()
 }
 
 /// Decodes a stored text.

@@ -357,10 +357,14 @@ pub fn load_copies(dir: &Path) -> Result<twice::Found<FsConfig>, Error> {
         decode: |bytes, path| {
             let damaged = |line, what| Error::Damaged { path: path.to_owned(), line, what };
             let text = std::str::from_utf8(bytes).map_err(|_| damaged(0, "it is not text"))?;
+            if let Some(found) = record::version_of(text).filter(|found| *found != record::VERSION) {
+                return Err(Error::Version { path: path.to_owned(), found, known: record::VERSION });
+            }
             record::decode(text).map_err(|error| damaged(error.line, error.what))
         },
         unreadable: |source, path| Error::Io { action: "read", path: path.to_owned(), source },
-        is_final: |_| false,
+        // The other copy must not replace what a newer program has written.
+        is_final: |error| matches!(error, Error::Version { .. }),
     };
     twice::read(dir, CONFIG_FILE, &format)?.ok_or_else(|| Error::Missing { dir: dir.into() })
 }
@@ -489,5 +493,16 @@ mod tests {
         assert!(matches!(Mgs::open(dir.path()), Err(Error::Damaged { .. })));
         fs::remove_file(dir.path().join(CONFIG_FILE)).expect("remove");
         assert!(matches!(Mgs::open(dir.path()), Err(Error::Missing { .. })));
+    }
+
+    #[test]
+    fn what_a_newer_program_has_written_is_not_replaced_by_an_older_copy() {
+        let (dir, _mgs) = fresh();
+        let path = dir.path().join(CONFIG_FILE);
+        let newer = fs::read_to_string(&path).expect("read").replacen("nacre-config 1", "nacre-config 2", 1);
+        fs::write(&path, &newer).expect("write");
+        let error = Mgs::open(dir.path()).err().expect("refused");
+        assert!(error.to_string().contains("has format 2, and this program reads 1: use "), "{error}");
+        assert_eq!(fs::read_to_string(path).expect("read"), newer);
     }
 }

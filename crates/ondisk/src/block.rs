@@ -370,7 +370,9 @@ pub enum BlockLabelError {
     #[error("its label is damaged: {0}")]
     Damaged(&'static str),
     /// Unknown format version.
-    #[error("its format {found} is not the one that this program reads ({BLOCK_LABEL_VERSION})")]
+    #[error(
+        "its format {found} is not the one that this program reads ({BLOCK_LABEL_VERSION}): use the nacre that wrote it"
+    )]
     Version {
         /// Version found.
         found: u32,

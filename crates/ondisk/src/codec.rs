@@ -13,8 +13,15 @@ pub enum DecodeError {
     #[error("bytes follow the end of the record")]
     Trailing,
     /// The format version is not known to this program.
-    #[error("record version {0} is not known to this program")]
-    Version(u8),
+    #[error(
+        "record version {found} is not the one that this program reads ({known}): use the nacre that wrote it"
+    )]
+    Version {
+        /// Version found.
+        found: u8,
+        /// Newest version that this program reads.
+        known: u8,
+    },
     /// A field has a value that it cannot have.
     #[error("field {0} has an impossible value")]
     Field(&'static str),
@@ -36,7 +43,7 @@ impl<'a> Reader<'a> {
         match bytes.split_first() {
             None => Err(DecodeError::Short),
             Some((found, rest)) if *found == version => Ok(Reader { rest }),
-            Some((found, _)) => Err(DecodeError::Version(*found)),
+            Some((found, _)) => Err(DecodeError::Version { found: *found, known: version }),
         }
     }
 

@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(decode(&bytes), Err(DecodeError::Field("reserved")));
         bytes[121] = 0;
         bytes[0] = 9;
-        assert_eq!(decode(&bytes), Err(DecodeError::Version(9)));
+        assert_eq!(decode(&bytes), Err(DecodeError::Version { found: 9, known: INODE_VERSION }));
         bytes[0] = INODE_VERSION;
         bytes.push(0);
         assert_eq!(decode(&bytes), Err(DecodeError::Trailing));

@@ -140,7 +140,7 @@ fn unseal<'a>(bytes: &'a [u8], magic: &[u8; 8], newest: u8) -> Result<(Reader<'a
     let rest = bytes.strip_prefix(magic.as_slice()).ok_or(NxdError::Foreign)?;
     let version = *rest.first().ok_or(NxdError::Damaged)?;
     if !(1..=newest).contains(&version) {
-        return Err(DecodeError::Version(version).into());
+        return Err(DecodeError::Version { found: version, known: newest }.into());
     }
     let (body, crc) = bytes.split_last_chunk::<4>().ok_or(NxdError::Damaged)?;
     if crc32c(body) != u32::from_le_bytes(*crc) || body.len() < magic.len() {
@@ -486,7 +486,10 @@ mod tests {
     fn another_format_is_named() {
         let mut bytes = superblock().encode();
         bytes[8] = 9;
-        assert_eq!(NxdSuperblock::decode(&bytes), Err(NxdError::Record(DecodeError::Version(9))));
+        assert_eq!(
+            NxdSuperblock::decode(&bytes),
+            Err(NxdError::Record(DecodeError::Version { found: 9, known: NXD_VERSION }))
+        );
         assert_eq!(NxdSuperblock::decode(&[0; 96]), Err(NxdError::Foreign));
         assert_eq!(NxdBatch::decode(&superblock().encode()), Err(NxdError::Foreign));
     }

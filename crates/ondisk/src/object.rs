@@ -257,7 +257,9 @@ pub enum ObjectDirectoryError {
     #[error("its superblock is damaged: {0}")]
     Damaged(&'static str),
     /// Unknown format version.
-    #[error("its format {found} is not the one that this program reads ({OBJECT_DIRECTORY_VERSION})")]
+    #[error(
+        "its format {found} is not the one that this program reads ({OBJECT_DIRECTORY_VERSION}): use the nacre that wrote it"
+    )]
     Version {
         /// Version found.
         found: u32,

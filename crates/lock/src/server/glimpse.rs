@@ -17,8 +17,8 @@ use std::ops::ControlFlow;
 /// A glimpse of a client that waits for the writers' answers.
 #[derive(Debug)]
 pub(super) struct PendingGlimpse {
-    peer: Peer,
-    handle: LockHandle,
+    pub(super) peer: Peer,
+    pub(super) handle: LockHandle,
     pub(super) resource: u32,
     /// Clients that were asked, or are excluded.
     asked: Vec<ClientUuid>,

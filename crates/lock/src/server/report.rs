@@ -1,6 +1,9 @@
 //! Waiting requests and the locks in their way, for reports of what waits.
 
 use super::LockServer;
+use super::glimpse::PendingGlimpse;
+use crate::extent::Extent;
+use crate::mode::Mode;
 use crate::resource::{LockHandle, Need, Peer, ResourceId};
 use nacre_env::clock::Instant;
 use nacre_types::ClientUuid;
@@ -66,7 +69,32 @@ impl LockServer {
                 });
             }
         }
+        let room = WAITS_MAX - waits.len();
+        waits.extend(self.glimpses.values().take(room).map(|pending| self.glimpse_wait(pending, now)));
         waits
+    }
+
+    /// Describes a glimpse as a request that waits for the writers that were asked.
+    fn glimpse_wait(&self, pending: &PendingGlimpse, now: Instant) -> LockWait {
+        let of_lock = |(peer, handle): &(Peer, LockHandle)| {
+            let lock = &self.locks[*self.clients.get(&peer.client)?.locks.get(handle)?];
+            Some(Blocker {
+                peer: *peer,
+                handle: *handle,
+                need: lock.granted.unwrap_or(lock.requested),
+                on_behalf_of: None,
+                is_granted: true,
+                called_for: Some(pending.called.age(now)),
+                evicted_in: pending.called.left(now),
+            })
+        };
+        LockWait {
+            peer: pending.peer,
+            handle: pending.handle,
+            resource: self.resources[pending.resource].id,
+            need: Need::extent(Mode::Pr, Extent::WHOLE),
+            blockers: pending.outstanding.iter().take(BLOCKERS_MAX).filter_map(of_lock).collect(),
+        }
     }
 
     /// Returns what is in the way of the waiting request at this place of the queue.

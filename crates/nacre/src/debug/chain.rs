@@ -291,10 +291,7 @@ impl World<'_> {
         let Some(server) = server else { return };
         let waiting = server.waits.iter().find(|wait| wait.client == client && wait.handle == handle);
         let Some(wait) = waiting else {
-            let what = match client.is_empty() {
-                true => "clients are asked for the size of an object",
-                false => "the lock server has no such request waiting: it was granted meanwhile",
-            };
+            let what = "the lock server has no such request waiting: it was granted meanwhile";
             walk.links.push(self.link(process, what.to_owned()));
             return;
         };
@@ -313,7 +310,7 @@ impl World<'_> {
         }
         let mut role = format!("holds lock {:#x} ({}) on {}", blocker.handle, blocker.need, wait.resource);
         if let Some(ms) = blocker.called_for_ms {
-            role.push_str(&format!(", requested back {} ago", time(ms)));
+            role.push_str(&format!(", called {} ago", time(ms)));
         }
         if let Some(ms) = blocker.evicted_in_ms {
             role.push_str(&format!(", evicted in {}", time(ms)));

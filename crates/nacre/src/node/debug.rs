@@ -174,7 +174,7 @@ fn peer_name(peer: Peer) -> String {
 
 fn need_words(need: &Need) -> String {
     let part = match need.policy {
-        Policy::Extent(extent) if extent.last == u64::MAX => format!("from {}", extent.start),
+        Policy::Extent(extent) if extent.last == nacre_lock::Extent::EOF => format!("from {}", extent.start),
         Policy::Extent(extent) => format!("{} to {}", extent.start, extent.last),
         Policy::Bits(bits) => format!("{bits:?}"),
     };

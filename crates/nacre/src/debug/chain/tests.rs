@@ -104,10 +104,7 @@ fn a_lock_leads_to_the_client_that_does_not_give_it_back() {
     let found = stuck(&processes, 1000, false);
     let end = found[0].chain.last().expect("a chain");
     assert_eq!(end.pid, Some(12));
-    assert_eq!(
-        end.what,
-        "holds lock 0x6 (PW) on r, requested back 3.0 s ago, evicted in 17.0 s; it is stopped"
-    );
+    assert_eq!(end.what, "holds lock 0x6 (PW) on r, called 3.0 s ago, evicted in 17.0 s; it is stopped");
 }
 
 #[test]
