@@ -4,7 +4,7 @@ use crate::service::LockService;
 use nacre_env::activity::OperationId;
 use nacre_env::clock::Instant;
 use nacre_lock::LockHandle;
-use nacre_lock::server::LockWait;
+use nacre_lock::server::{LockWait, waits};
 use nacre_rpc::Export;
 use nacre_types::ClientUuid;
 use std::sync::Arc;
@@ -33,14 +33,14 @@ pub struct LockReport {
     pub resources: usize,
 }
 
-impl LockService {
-    /// Returns the state of the service; `None` if its mutex is held for long.
-    pub fn report(&self) -> Option<LockReport> {
-        let state = self.try_state(PATIENCE)?;
+impl LockReport {
+    /// Returns the state of a service; `None` if its mutex is held for long.
+    pub fn of(service: &LockService) -> Option<LockReport> {
+        let state = service.try_state(PATIENCE)?;
         Some(LockReport {
-            server: self.number(),
-            name: self.name().to_owned(),
-            waits: state.engine.waits(Instant::now()),
+            server: service.number(),
+            name: service.name().to_owned(),
+            waits: waits(&state.engine, Instant::now()),
             holders: state.holders.iter().map(|(handle, holder)| (*handle, *holder)).collect(),
             exports: state.exports.values().map(|known| known.export.clone()).collect(),
             awaited: state.awaited_clients(),

@@ -189,11 +189,10 @@ pub struct Running {
 
 /// Starts an operation of this thread.
 pub fn begin(operation: Operation) -> Running {
-    let now = Instant::now();
     let id = with_own(|thread, state| {
         state.count = state.count.wrapping_add(1).max(1);
         let id = OperationId(u64::from(thread.number) << 32 | u64::from(state.count));
-        let outer = state.wait.take();
+        let (now, outer) = (Instant::now(), state.wait.take());
         if let Some(wait) = &outer {
             state.account(wait, now);
         }
@@ -272,9 +271,8 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     pub(crate) fn enter(cause: Cause) -> Waiting {
-        let now = Instant::now();
         let entered = with_own(|_, state| {
-            let outer = state.wait;
+            let (now, outer) = (Instant::now(), state.wait);
             let is_named = outer.is_some_and(|outer| !matches!(outer.cause, Cause::Place(_)));
             if is_named && matches!(cause, Cause::Place(_)) {
                 return None;

@@ -49,7 +49,7 @@ use contention::Contention;
 use glimpse::PendingGlimpse;
 use nacre_env::clock::Instant;
 use nacre_types::ClientUuid;
-pub use report::{Blocker, LockWait, WAITS_MAX};
+pub use report::{Blocker, LockWait, WAITS_MAX, waits};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::Duration;

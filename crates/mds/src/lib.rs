@@ -118,8 +118,9 @@ pub use error::MdsError;
 pub use mds::Mds;
 pub use moving::progress::MovingLimits;
 pub use osts::{OstSet, Osts, Pools, Qos, Reserved};
-pub use report::{MdsReport, TransactionReport};
+pub use report::MdsReport;
 pub use stats::{MdsStats, SERVICES};
+pub use transactions::TransactionReport;
 
 #[cfg(test)]
 mod tests;

@@ -15,4 +15,5 @@ pub(crate) use coordinate::{Coordinator, Gathered};
 pub(crate) use elsewhere::ShardLists;
 pub(crate) use participate::Participant;
 pub(crate) use resolve::Resolver;
+pub use state::TransactionReport;
 pub(crate) use tree::TreeLock;

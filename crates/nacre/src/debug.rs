@@ -1,4 +1,4 @@
-//! State of a process for `nacre debug`: what its threads do and wait for, who holds its locks.
+//! State of a process for `nacre debug`: operations and waits of its threads, and holders of its locks.
 //!
 //! The process that is asked describes itself ([`state`](crate::node)); the command joins the answers of all
 //! processes of a file system ([`chain`]).

@@ -11,6 +11,7 @@
 mod arguments;
 mod capabilities;
 mod clients;
+mod describe;
 mod destroyed;
 mod grants;
 mod locks;

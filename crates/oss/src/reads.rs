@@ -1,6 +1,7 @@
 //! Batches of reads, which are one call of the store.
 
 use crate::arguments::{check_bulk, check_object};
+use crate::describe::described;
 use crate::outcome::Refusal;
 use crate::service::{ObjectServer, extent};
 use crate::stats::{InProgress, Operation, Transfer};
@@ -26,7 +27,8 @@ impl ObjectServer {
     /// See [`OssService::handle_reads`].
     pub(crate) fn read_batch(&self, export: &Export, reads: &mut [ReadCall<'_>]) {
         let start = Instant::now();
-        let first = reads.first().map(|first| self.operation(export, &first.call, first.request));
+        let first =
+            reads.first().map(|first| described(self.target_id(), export, &first.call, first.request));
         let _running = first.map(activity::begin);
         let mut begun: Vec<Begun<'_, '_>> = Vec::with_capacity(reads.len());
         let mut asked: Vec<ReadRequest<'_>> = Vec::with_capacity(reads.len());

@@ -3,6 +3,7 @@
 use crate::arguments::{check_bulk, check_count, check_object, check_objects, check_range, check_sequence};
 use crate::capabilities::Capabilities;
 use crate::clients::LockClients;
+use crate::describe::{described, fallocate, make_faults, operation_of, seek};
 use crate::destroyed::Destroyed;
 use crate::locks::Target;
 use crate::outcome::{Outcome, Refusal, is_expected};
@@ -24,11 +25,11 @@ use nacre_params::{EventStats, JobStats};
 use nacre_quota::Book;
 use nacre_rpc::{Call, Direction, Export, Exports, Hold, Moment, OssService, ReadCall};
 use nacre_store::object::trim::Trimmer;
-use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek};
+use nacre_store::object::{ObjectAttr, ObjectError, ObjectStore};
 use nacre_types::nodemap::Nodemaps;
 use nacre_types::{Capability, ClientUuid, Fid, JobId, Nid, Owners, Status, StatusResult, TargetId};
 use nacre_wire::lock::IoLock;
-use nacre_wire::oss::{self, Advice, Bulk, Charge, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
+use nacre_wire::oss::{self, Advice, Bulk, Charge, FallocateKind, OssReply, OssRequest, Statfs};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -705,7 +706,7 @@ impl OssService for ObjectServer {
         request: &OssRequest,
         bulk: Bulk<'_>,
     ) -> StatusResult<OssReply> {
-        let running = activity::begin(self.operation(export, call, request));
+        let running = activity::begin(described(self.target_id(), export, call, request));
         let reply = self.serve(export, call, request, bulk);
         running.ended(&reply);
         reply
@@ -722,22 +723,6 @@ impl OssService for ObjectServer {
 }
 
 impl ObjectServer {
-    /// Describes a request for reports of what waits.
-    pub(crate) fn operation(
-        &self,
-        export: &Export,
-        call: &Call<'_>,
-        request: &OssRequest,
-    ) -> activity::Operation {
-        activity::Operation {
-            target: Some(self.target_id()),
-            name: operation_of(request).service_row().name,
-            fid: request.object(),
-            lock: 0,
-            origin: activity::Origin::Client { client: export.client, nid: export.nid, xid: call.xid },
-        }
-    }
-
     fn serve(
         &self,
         export: &Export,
@@ -771,60 +756,6 @@ impl ObjectServer {
                 Err(self.refused(request, refusal))
             }
         }
-    }
-}
-
-/// Fault points of requests.
-fn make_faults(request: &OssRequest) -> StatusResult<()> {
-    match request {
-        OssRequest::Read { .. } => fault::fail(Point::OstRead, Status::EIO),
-        OssRequest::Write { .. } => {
-            fault::fail(Point::OstEnospc, Status::ENOSPC)?;
-            fault::fail(Point::OstErofs, Status::EROFS)?;
-            fault::fail(Point::OstWrite, Status::EIO)
-        }
-        OssRequest::Sync { .. } => fault::fail(Point::OstSync, Status::EIO),
-        OssRequest::Destroy { .. } => fault::fail(Point::OstDestroy, Status::EIO),
-        _ => Ok(()),
-    }
-}
-
-fn operation_of(request: &OssRequest) -> Operation {
-    match request {
-        OssRequest::Write { .. } => Operation::Write,
-        OssRequest::Read { .. } => Operation::Read,
-        OssRequest::GetAttr { .. } | OssRequest::DataVersion { .. } => Operation::GetAttr,
-        OssRequest::Truncate { .. } => Operation::Truncate,
-        OssRequest::Fallocate { .. } => Operation::Fallocate,
-        OssRequest::Seek { .. } => Operation::Seek,
-        OssRequest::Sync { .. } => Operation::Sync,
-        OssRequest::Statfs => Operation::Statfs,
-        OssRequest::Precreate { .. } => Operation::Precreate,
-        OssRequest::DestroyOrphans { .. } => Operation::DestroyOrphans,
-        OssRequest::Destroy { .. } => Operation::Destroy,
-        OssRequest::Ping => Operation::Ping,
-        OssRequest::Grant { .. } => Operation::Grant,
-        OssRequest::Locks { .. } => Operation::Locks,
-        OssRequest::Evict { .. } => Operation::Evict,
-        OssRequest::Advise { .. } => Operation::Advise,
-        OssRequest::QuotaRound { .. } | OssRequest::SetOwners { .. } => Operation::Quota,
-    }
-}
-
-fn seek(kind: SeekKind) -> Seek {
-    match kind {
-        SeekKind::Data => Seek::Data,
-        SeekKind::Hole => Seek::Hole,
-    }
-}
-
-fn fallocate(kind: FallocateKind) -> Fallocate {
-    match kind {
-        FallocateKind::Allocate => Fallocate::Allocate { keep_size: false },
-        FallocateKind::AllocateKeepSize => Fallocate::Allocate { keep_size: true },
-        FallocateKind::Punch => Fallocate::Punch,
-        FallocateKind::Zero => Fallocate::Zero { keep_size: false },
-        FallocateKind::ZeroKeepSize => Fallocate::Zero { keep_size: true },
     }
 }
 

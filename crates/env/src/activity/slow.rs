@@ -45,7 +45,7 @@ pub(super) fn stages(spent: &Spent) -> Vec<(Stage, Duration)> {
         .filter(|(_, ns)| **ns > 0)
         .map(|(stage, ns)| (stage, Duration::from_nanos(*ns)))
         .collect();
-    stages.sort_by(|a, b| b.1.cmp(&a.1));
+    stages.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
     stages
 }
 

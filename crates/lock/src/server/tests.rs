@@ -625,18 +625,18 @@ fn a_report_names_what_is_in_the_way_of_each_waiting_request() {
     world.enqueue(2, 12, write);
     world.enqueue(3, 13, write);
     world.pass(Duration::from_secs(3));
-    let waits = world.server.waits(world.now);
-    let mut found: Vec<(u64, Vec<(u64, bool)>)> = waits
+    let waiting = waits(&world.server, world.now);
+    let mut found: Vec<(u64, Vec<(u64, bool)>)> = waiting
         .iter()
         .map(|wait| (wait.handle.0, wait.blockers.iter().map(|one| (one.handle.0, one.is_granted)).collect()))
         .collect();
     found.sort();
     assert_eq!(found, [(12, vec![(11, true)]), (13, vec![(11, true), (12, false)])]);
-    let holder = &waits[0].blockers[0];
+    let holder = &waiting[0].blockers[0];
     assert_eq!((holder.peer, holder.called_for), (peer(1), Some(Duration::from_secs(3))));
     assert!(holder.evicted_in.is_some_and(|left| left <= Duration::from_secs(17)), "{holder:?}");
     world.cancel(1, 11);
-    assert_eq!(world.server.waits(world.now).len(), 1, "the second one has the lock");
+    assert_eq!(waits(&world.server, world.now).len(), 1, "the second one has the lock");
 }
 
 #[test]
@@ -645,7 +645,7 @@ fn a_report_names_the_writer_that_a_glimpse_waits_for() {
     world.enqueue(1, 11, Need::extent(Mode::Pw, pages(0, 4)));
     let outcome = world.server.on_local_glimpse(world.now, LockHandle(99), &FILE, None, &mut world.effects);
     assert!(matches!(outcome, Outcome::Waiting), "{outcome:?}");
-    let waits = world.server.waits(world.now);
-    assert_eq!(waits.len(), 1);
-    assert_eq!((waits[0].handle, waits[0].blockers[0].peer), (LockHandle(99), peer(1)));
+    let waiting = waits(&world.server, world.now);
+    assert_eq!(waiting.len(), 1);
+    assert_eq!((waiting[0].handle, waiting[0].blockers[0].peer), (LockHandle(99), peer(1)));
 }

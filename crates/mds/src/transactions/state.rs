@@ -3,7 +3,6 @@
 
 use crate::error::MdsError;
 use crate::locks::{LockTable, LongLock, Want};
-use crate::report::TransactionReport;
 use crate::tables::{FINISHED, PREPARED, TRANSACTIONS, decode_op_key};
 use nacre_env::activity::Cause;
 use nacre_env::clock::Instant;
@@ -43,6 +42,19 @@ const GREETING_BYTES: usize = 256 << 10;
 /// Returns the cause of waits for a transaction.
 pub(super) fn cause_of(op: &TransactionId) -> Cause {
     Cause::Transaction { coordinator: op.mdt, number: op.number }
+}
+
+/// A transaction over several MDTs, as this one sees it.
+#[derive(Clone, Debug)]
+pub struct TransactionReport {
+    /// The transaction.
+    pub id: TransactionId,
+    /// True for a part that another MDT is about to decide; false for one coordinated here.
+    pub is_prepared: bool,
+    /// Ticket of the entries that it keeps here, 0 for none.
+    pub ticket: u64,
+    /// Time since it was prepared.
+    pub age: Duration,
 }
 
 /// Other MDTs, by index.

@@ -74,7 +74,7 @@ pub fn stuck(processes: &[Process], least_ms: u64, all: bool) -> Vec<Stuck> {
             found.push((Stuck { age_ms, operation, chain: walk.links }, walk.seen));
         }
     }
-    found.sort_by(|(a, _), (b, _)| b.age_ms.cmp(&a.age_ms));
+    found.sort_by_key(|(stuck, _)| std::cmp::Reverse(stuck.age_ms));
     let is_inner = |place: &Place| found.iter().any(|(_, seen)| seen.len() > 1 && seen[1..].contains(place));
     let inner: Vec<bool> = found.iter().map(|(_, seen)| seen.first().is_some_and(is_inner)).collect();
     let shown = found.into_iter().zip(inner);

@@ -99,12 +99,12 @@ impl Node {
                 }
                 let data = TargetId::mdt_data(target.index).zip(self.services.data_of_mdt(target.index));
                 if let Some((data, server)) = data {
-                    add_locks(state, data, server.locks().report().as_ref());
+                    add_locks(state, data, LockReport::of(server.locks()).as_ref());
                 }
             }
             TargetKind::Ost => {
                 if let Some(server) = self.services.ost(target.index) {
-                    add_locks(state, target, server.locks().report().as_ref());
+                    add_locks(state, target, LockReport::of(server.locks()).as_ref());
                 }
             }
         }

@@ -38,7 +38,7 @@ fn stages(stages: &[(String, u64)], whole_ms: u64) -> String {
     let mut shares: Vec<(&str, u64)> = stages.iter().map(|(name, ms)| (name.as_str(), *ms)).collect();
     let waited: u64 = shares.iter().map(|(_, ms)| ms).sum();
     shares.push(("running", whole_ms.saturating_sub(waited)));
-    shares.sort_by(|a, b| b.1.cmp(&a.1));
+    shares.sort_by_key(|(_, ms)| std::cmp::Reverse(*ms));
     let shown = shares.iter().filter(|(_, ms)| *ms > 0).map(|(name, ms)| format!("{name} {ms} ms"));
     shown.collect::<Vec<_>>().join(", ")
 }

@@ -1,4 +1,4 @@
-use super::super::WaitShot;
+use super::super::{LockWaitShot, WaitShot};
 use super::*;
 
 fn operation(id: u64, target: Option<&str>, client: Option<&str>, xid: u64) -> OperationShot {
