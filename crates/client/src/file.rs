@@ -100,7 +100,7 @@ impl FileState {
 
     /// Returns the payer of space that a write uses. `is_exempt`: no quota applies to the writer.
     pub fn charge(&self, is_exempt: bool) -> Charge {
-        Charge { owners: self.lock().owners, is_exempt }
+        Charge { owners: self.lock().owners, is_exempt, place: None }
     }
 
     pub fn lock(&self) -> nacre_env::sync::MutexGuard<'_, FileInner> {

@@ -139,7 +139,7 @@ impl Listings {
             let dir = self.handles.dir(handle)?;
             let fid = dir.fid;
             if virtual_attr(fid).is_some() {
-                return Ok(dot_lustre::list(fid, offset, take)?);
+                return Ok(dot_lustre::list(&self.inodes, fid, offset, take)?);
             }
             if self.nodes.removed(fid.inode_number()).is_some() {
                 return Ok(());

@@ -13,7 +13,7 @@ use crate::requests::Requests;
 use crate::tasks::Tasks;
 use crate::tunables::Tunables;
 use nacre_layout::{Layout, StripeObject, object_sizes};
-use nacre_types::{Explain, FailureResult, Status, StatusResult};
+use nacre_types::{Explain, FailureResult, Fid, Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Charge, ObjectAttr, OssReply, OssRequest};
 use std::sync::Arc;
@@ -130,6 +130,7 @@ impl Objects {
     /// Sets the sizes of objects to their parts of a file of `size` bytes.
     pub(crate) fn cut_objects(
         &self,
+        file: Fid,
         layout: &Layout,
         size: u64,
         lock: IoLock,
@@ -139,6 +140,7 @@ impl Objects {
             object_sizes(layout, size).map(|(stripe, size)| {
                 // If no data is to remain, none can be lost.
                 let written = stripe.written && size > 0;
+                let charge = placed(charge, (file, layout), &stripe);
                 (
                     stripe.ost_index,
                     OssRequest::Truncate { object: stripe.object, size, lock, written, charge },
@@ -147,6 +149,12 @@ impl Objects {
         };
         self.requests.on_objects("cut", requests).map(drop)
     }
+}
+
+/// Returns a charge with the place of an object that is not known to be written.
+pub(crate) fn placed(charge: Charge, (file, layout): (Fid, &Layout), stripe: &StripeObject) -> Charge {
+    let place = if stripe.written { None } else { layout.place_of(file, &stripe.object) };
+    Charge { place, ..charge }
 }
 
 /// Returns the attributes in a reply.

@@ -264,6 +264,33 @@ impl DirLayout {
         })
     }
 
+    /// Rebuilds the list of a directory on MDT `master_mdt` from its shards and their records; `missing` returns FIDs
+    /// for places of shards that are lost. `None` if no record can be decoded.
+    pub fn rebuilt(
+        master_mdt: u16,
+        shards: &[(Fid, &[u8])],
+        missing: &mut dyn FnMut() -> Fid,
+    ) -> Option<DirLayout> {
+        let known = |(fid, bytes): &(Fid, &[u8])| Some((*fid, DirShard::decode(fid, bytes).ok()?));
+        let known: Vec<(Fid, DirShard)> = shards.iter().filter_map(known).collect();
+        let DirShard { version, spread, .. } =
+            known.iter().map(|(_, shard)| *shard).max_by_key(|it| it.version)?;
+        let mut places: Vec<Option<Fid>> = vec![None; spread.count as usize];
+        for (fid, shard) in known.iter().filter(|(_, shard)| shard.version == version) {
+            places[shard.place as usize].get_or_insert(*fid);
+        }
+        Some(DirLayout {
+            hash: spread.hash,
+            flags: spread.flags | DirFlags::LOST_LMV,
+            version,
+            master_mdt,
+            migrate_offset: spread.migrate_offset,
+            migrate_hash: spread.migrate_hash,
+            former: Fid::ZERO,
+            shards: places.into_iter().map(|place| place.unwrap_or_else(&mut *missing)).collect(),
+        })
+    }
+
     /// Encodes the list as the directory stores it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.encode_as(MAGIC_DIRECTORY, self.master_mdt.into());

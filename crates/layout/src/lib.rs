@@ -11,7 +11,7 @@
 //! exist.
 //!
 //! [`dir_layout`] is the same for directories whose names are spread over MDTs, [`dir_hash`] has the hash
-//! functions, and [`dir_default`] the layout that new directories get.
+//! functions, and [`dir_default`] the layout that new directories get. [`rebuilt`] is for damaged files.
 
 pub mod dir_default;
 pub mod dir_hash;
@@ -20,6 +20,7 @@ pub mod grow;
 pub mod layout;
 pub mod pool;
 pub mod ranges;
+pub mod rebuilt;
 pub mod request;
 pub mod spec;
 pub mod stripe;

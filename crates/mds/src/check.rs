@@ -1,20 +1,25 @@
-//! Offline check of a metadata target: do names, inodes and logs agree?
+//! Check and repair of metadata targets that do not run: do names, inodes and logs agree?
 //!
-//! Reads every table and compares them. Problems found: names without inodes, inodes without names, wrong
-//! link counts and entry counts, directories that no path reaches, records that cannot be decoded, objects
-//! beyond the mark of used ids, and leftovers of removed inodes. Repair fixes problems with exactly one right
-//! answer and loses nothing: counts, first links, leftovers, marks, and orphans that are not on the list; an
-//! inode that lost its names becomes an entry of `lost+found` in the root, named by its FID. Names without
-//! inodes are removed. Damaged records are only reported.
+//! Reads every table of all MDTs in a directory and compares them. [`Kind`] lists the problems. Repair keeps all that is
+//! sound: it corrects counts, links and lists; rebuilds inodes whose records are damaged from names, links, shards and
+//! objects ([`rebuild`]); and gives what has lost its names to `.lustre/lost+found`, named by FID. Records that nothing
+//! can restore are removed.
 
 mod collect;
+pub(crate) mod contents;
+mod kind;
+mod names;
 mod objects;
 mod paths;
+mod rebuild;
 mod repair;
 mod transactions;
 
-pub use objects::{ObjectName, ObjectReferences, object_references};
+pub use crate::osts::object_sequence;
+pub use kind::Kind;
+pub use objects::{ObjectName, ObjectReferences, Relayout, object_references, replace_objects};
 pub use paths::paths_of;
+pub use rebuild::{FoundObject, Visit};
 
 use crate::config::MdsConfig;
 use crate::data::DataPart;
@@ -28,12 +33,12 @@ use nacre_store::meta::VerifyReport;
 use nacre_store::{MetaStore, MetaStoreOptions};
 use nacre_types::{AttrFlags, Fid};
 use nacre_wire::peer::TransactionId;
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Directory in the root for inodes without names.
-const LOST_AND_FOUND: &[u8] = b"lost+found";
+/// Most passes of a repair: one may uncover problems that the damage hid.
+const PASSES_MAX: usize = 4;
 /// Depth of the tree beyond which a path to the root counts as a cycle.
 const DEPTH_MAX: usize = 1 << 20;
 
@@ -42,102 +47,197 @@ const DEPTH_MAX: usize = 1 << 20;
 pub struct Problem {
     /// FID of the inode concerned; [`Fid::ZERO`] if the key has none.
     pub fid: Fid,
+    /// Index of the MDT concerned.
+    pub mdt: u16,
+    /// What is wrong.
+    pub kind: Kind,
     /// Description of the problem, a sentence for an administrator.
     pub text: String,
     /// True if a repair can fix it (and has, if requested).
     pub repairable: bool,
 }
 
-/// Result of a check.
+/// Result of a check of one MDT.
 #[derive(Clone, Default, Debug)]
 pub struct CheckReport {
+    /// Index of the MDT.
+    pub mdt: u16,
     /// Number of inodes read.
     pub inodes: u64,
-    /// Number of directories among the inodes.
-    pub directories: u64,
     /// Number of names read.
     pub names: u64,
-    /// Number of objects of files.
-    pub objects: u64,
-    /// Number of orphans: inodes without names that wait for their last close.
-    pub orphans: u64,
-    /// Number of objects that wait to be destroyed.
-    pub destroys: u64,
-    /// True if the MDT was stopped cleanly.
-    pub clean: bool,
-    /// All problems, in no particular order.
+    /// All problems, in the order of FIDs.
     pub problems: Vec<Problem>,
-    /// Number of problems of the store beyond the limit of the list.
-    pub untold: u64,
     /// Number of problems that were repaired.
     pub repaired: u64,
 }
 
 impl CheckReport {
-    /// Returns the number of all problems.
-    pub fn problem_count(&self) -> u64 {
-        self.problems.len() as u64 + self.untold
-    }
-
     /// Returns true if a problem was not repaired.
     pub fn is_damaged(&self) -> bool {
-        self.problem_count() > self.repaired
+        self.problems.len() as u64 > self.repaired
     }
 }
 
-/// Checks the MDT in `dir`, which must not be running, and repairs it if requested. `progress` is called from
-/// time to time with the number of records read. Without repair nothing on disk changes.
+/// MDTs to check, none of which may be running.
+#[derive(Clone, Copy)]
+pub struct Targets<'a> {
+    /// Directories and indexes of the MDTs.
+    pub dirs: &'a [(PathBuf, u16)],
+    /// Settings of the stores.
+    pub config: &'a MdsConfig,
+    /// True if these are all MDTs of the file system.
+    pub are_all: bool,
+}
+
+/// Result of a check of the store below an MDT's records.
+#[derive(Clone, Default, Debug)]
+pub struct StoreReport {
+    /// Descriptions of problems, the first ones if there are very many.
+    pub problems: Vec<Problem>,
+    /// Number of all problems.
+    pub problem_count: u64,
+    /// Number of problems that were repaired.
+    pub repaired: u64,
+    /// True if records are lost that the repair could not restore.
+    pub has_lost_records: bool,
+}
+
+/// Checks the store of the MDT in `dir`, which must not be running, with the data of files in its records, and repairs
+/// it if requested: what can be read of a store that has lost records becomes a new one, and the damaged one stays next
+/// to it. `progress` is called from time to time with the number of records read. Without repair nothing on disk
+/// changes.
 ///
 /// # Durability
 /// Repairs are durable on return.
 ///
 /// # Errors
 /// If the store cannot be opened or read.
+pub fn check_store(
+    dir: &Path,
+    config: &MdsConfig,
+    repair: bool,
+    progress: &mut dyn FnMut(u64),
+) -> Result<StoreReport, MdsError> {
+    let mut report = look(dir, config, progress)?;
+    if repair && report.problem_count > 0 {
+        let path = store_path(dir);
+        MetaStore::repair(&path, &config.store)?;
+        if report.has_lost_records {
+            MetaStore::salvage(&path, &config.store)?;
+        }
+        let left = look(dir, config, progress)?;
+        report.repaired = report.problem_count.saturating_sub(left.problem_count);
+    }
+    Ok(report)
+}
+
+/// Reads the store of an MDT without changes.
+fn look(dir: &Path, config: &MdsConfig, progress: &mut dyn FnMut(u64)) -> Result<StoreReport, MdsError> {
+    let store = Arc::new(MetaStore::open(&store_path(dir), looking(config))?);
+    let found: VerifyReport = store.verify(progress)?;
+    let record = read_record(&store, dir)?;
+    let problem = |kind, text| Problem { fid: Fid::ZERO, mdt: record.index, kind, text, repairable: false };
+    let mut report = StoreReport {
+        problems: found.problems.iter().map(|found| problem(Kind::Store, found.to_string())).collect(),
+        problem_count: found.problem_count,
+        has_lost_records: !found.keeps_entries(),
+        repaired: 0,
+    };
+    // Data in a store of its own is checked there.
+    if !record.data_apart {
+        let data =
+            DataPart::in_records(store.clone(), dir, &record, config)?.store.verify(false, progress)?;
+        report.problem_count += data.problem_count;
+        report.problems.extend(data.problems.iter().map(|found| problem(Kind::Data, found.to_string())));
+    }
+    Ok(report)
+}
+
+/// Checks names, inodes and logs of MDTs, and repairs them if requested; returns a report for each. `objects` visits
+/// the objects on OSTs: a repair rebuilds files from them.
+///
+/// # Durability
+/// Repairs are durable on return.
+///
+/// # Errors
+/// If a store cannot be opened or read.
+pub fn check_targets(
+    targets: &Targets<'_>,
+    repair: bool,
+    objects: &Visit<'_>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Vec<CheckReport>, MdsError> {
+    let mut reports = look_at(targets, progress)?;
+    let count =
+        |reports: &[CheckReport]| -> usize { reports.iter().map(|report| report.problems.len()).sum() };
+    if !repair || count(&reports) == 0 {
+        return Ok(reports);
+    }
+    let mut left = count(&reports);
+    for _ in 0..PASSES_MAX {
+        let unfinished = {
+            let stores = open_all(targets)?;
+            let stores: Vec<(&MetaStore, u16)> =
+                stores.iter().map(|(store, index)| (store, *index)).collect();
+            transactions::unfinished(&stores)?
+        };
+        transactions::finish(targets, &unfinished)?;
+        repair::repair(targets, objects, progress)?;
+        let after = look_at(targets, progress)?;
+        for (report, after) in reports.iter_mut().zip(&after) {
+            report.repaired = (report.problems.len() as u64).saturating_sub(after.problems.len() as u64);
+        }
+        let still = count(&after);
+        if still == 0 || still >= left && left != count(&reports) {
+            break;
+        }
+        left = still;
+    }
+    Ok(reports)
+}
+
+/// Checks one MDT, which must not be running, and the store below it; repairs both if requested.
+///
+/// # Errors
+/// As [`check_store`] and [`check_targets`].
 pub fn check_dir(
     dir: &Path,
     config: &MdsConfig,
     repair: bool,
     progress: &mut dyn FnMut(u64),
 ) -> Result<CheckReport, MdsError> {
-    let (mut report, store_problems) = look(dir, config, progress)?;
-    let found = report.problems.len() as u64 + store_problems.problem_count;
-    if repair && found > 0 {
-        MetaStore::repair(&store_path(dir), &config.store)?;
-        // Changes of a store that has lost entries could only increase the damage.
-        if store_problems.keeps_entries() {
-            let store = Arc::new(MetaStore::open(&store_path(dir), config.store.clone())?);
-            let record = read_record(&store, dir)?;
-            repair::repair(&store, &record, &mut report, progress)?;
-            store.close()?;
-        }
-        let (left, store_left) = look(dir, config, progress)?;
-        report.repaired = found.saturating_sub(left.problems.len() as u64 + store_left.problem_count);
-    }
-    let problem = |text: String| Problem { fid: Fid::ZERO, text, repairable: false };
-    report.problems.extend(store_problems.problems.iter().map(|found| problem(found.to_string())));
-    report.untold = store_problems.problem_count - store_problems.problems.len() as u64;
+    let store = check_store(dir, config, repair, progress)?;
+    let dirs = [(dir.to_owned(), config.index)];
+    let targets = Targets { dirs: &dirs, config, are_all: false };
+    let mut report = check_targets(&targets, repair, &|_| true, progress)?.pop().unwrap_or_default();
+    report.problems.extend(store.problems);
+    report.repaired += store.repaired;
     Ok(report)
 }
 
-/// Reads an MDT without changes: its records, and the store below them.
-fn look(
-    dir: &Path,
-    config: &MdsConfig,
-    progress: &mut dyn FnMut(u64),
-) -> Result<(CheckReport, VerifyReport), MdsError> {
-    let store = Arc::new(MetaStore::open(&store_path(dir), looking(config))?);
-    let store_problems = store.verify(progress)?;
-    let record = read_record(&store, dir)?;
-    let mut report = check(&store, record.index, progress)?;
-    report.clean = record.clean;
-    // Data in a store of its own is checked there.
-    if !record.data_apart {
-        let data =
-            DataPart::in_records(store.clone(), dir, &record, config)?.store.verify(false, progress)?;
-        let problem = |text: String| Problem { fid: Fid::ZERO, text, repairable: false };
-        report.problems.extend(data.problems.iter().map(|found| problem(found.to_string())));
+/// Opens the stores of MDTs without changing them.
+fn open_all(targets: &Targets<'_>) -> Result<Vec<(MetaStore, u16)>, MdsError> {
+    let open = |(dir, index): &(PathBuf, u16)| {
+        Ok((MetaStore::open(&store_path(dir), looking(targets.config))?, *index))
+    };
+    targets.dirs.iter().map(open).collect()
+}
+
+fn look_at(targets: &Targets<'_>, progress: &mut dyn FnMut(u64)) -> Result<Vec<CheckReport>, MdsError> {
+    let stores = open_all(targets)?;
+    let stores: Vec<(&MetaStore, u16)> = stores.iter().map(|(store, index)| (store, *index)).collect();
+    let unfinished = transactions::unfinished(&stores)?;
+    match unfinished.is_empty() {
+        true => check_all(&stores, progress),
+        // What they change would look like damage.
+        false => {
+            let mut reports: Vec<CheckReport> =
+                stores.iter().map(|(_, mdt)| CheckReport { mdt: *mdt, ..CheckReport::default() }).collect();
+            divide(unfinished.iter().map(transactions::problem_of).collect(), &mut reports);
+            Ok(reports)
+        }
     }
-    Ok((report, store_problems))
 }
 
 /// Returns the settings of a store that is only read.
@@ -145,28 +245,22 @@ fn looking(config: &MdsConfig) -> MetaStoreOptions {
     MetaStoreOptions { create: false, read_only: true, ..config.store.clone() }
 }
 
-/// Checks what spans several MDTs of one file system, given by directory and index, none of which must be
-/// running: names of inodes on other MDTs, and distributed transactions that some participants have committed
-/// and others have not. Reports unfinished transactions alone, if there are any.
-///
-/// # Errors
-/// If a store cannot be opened or read.
-pub fn check_dirs(
-    dirs: &[(PathBuf, u16)],
-    config: &MdsConfig,
-    progress: &mut dyn FnMut(u64),
-) -> Result<Vec<Problem>, MdsError> {
-    let open =
-        |(dir, index): &(PathBuf, u16)| Ok((MetaStore::open(&store_path(dir), looking(config))?, *index));
-    let stores = dirs.iter().map(open).collect::<Result<Vec<_>, MdsError>>()?;
-    let stores: Vec<(&MetaStore, u16)> = stores.iter().map(|(store, index)| (store, *index)).collect();
-    let unfinished = transactions::unfinished(&stores)?;
-    let problems = match unfinished.is_empty() {
-        true => check_all(&stores, progress)?.problems,
-        false => unfinished,
-    };
-    stores.iter().try_for_each(|(store, _)| store.close())?;
-    Ok(problems)
+/// Returns the settings of a store that is repaired.
+fn changing(config: &MdsConfig) -> MetaStoreOptions {
+    MetaStoreOptions { create: false, ..config.store.clone() }
+}
+
+/// Adds each problem to the report of its MDT.
+fn divide(problems: Vec<Problem>, reports: &mut [CheckReport]) {
+    for problem in problems {
+        let place = reports.iter().position(|report| report.mdt == problem.mdt).unwrap_or(0);
+        reports[place].problems.push(problem);
+    }
+    for report in reports {
+        // The same damage gives the same report.
+        report.problems.sort_by(|a, b| (a.fid, &a.text).cmp(&(b.fid, &b.text)));
+        report.problems.dedup();
+    }
 }
 
 /// A transaction that is prepared on an MDT and will never be decided.
@@ -228,50 +322,29 @@ pub fn abandoned_transactions(
     Ok(found.into_iter().map(told).collect())
 }
 
-/// Checks the store of MDT `mdt_index`. Nothing else may change it meanwhile.
+/// Checks the stores of MDTs of one file system, by index. Nothing else may change them meanwhile.
 ///
 /// # Errors
-/// If the store cannot be read.
-pub fn check(
-    store: &MetaStore,
-    mdt_index: u16,
-    progress: &mut dyn FnMut(u64),
-) -> Result<CheckReport, MdsError> {
-    check_all(&[(store, mdt_index)], progress)
-}
-
-/// Checks several MDTs of one file system together, including names of inodes on other MDTs.
-///
-/// # Errors
-/// As [`check`].
+/// If a store cannot be read.
 pub fn check_all(
     stores: &[(&MetaStore, u16)],
     progress: &mut dyn FnMut(u64),
-) -> Result<CheckReport, MdsError> {
-    let mut inventory = Inventory::default();
-    for (store, mdt_index) in stores {
-        inventory.add(store, *mdt_index, progress)?;
-    }
-    inventory.connect();
-    let mut report = CheckReport {
-        inodes: inventory.inodes.len() as u64,
-        directories: inventory.inodes.values().filter(|i| i.record.attr.is_dir()).count() as u64,
-        names: inventory.names,
-        objects: inventory.objects,
-        orphans: inventory.orphans.len() as u64,
-        destroys: inventory.destroys,
-        problems: inventory.problems.clone(),
+) -> Result<Vec<CheckReport>, MdsError> {
+    let inventory = Inventory::read(stores, progress)?;
+    let report = |mdt: u16| CheckReport {
+        mdt,
+        inodes: inventory.inodes.keys().filter(|fid| fid.mdt_index() == mdt).count() as u64,
+        names: inventory.dirents.iter().filter(|name| name.parent.mdt_index() == mdt).count() as u64,
         ..CheckReport::default()
     };
-    let mut checker = Checker { inventory: &inventory, problems: Vec::new() };
+    let mut reports: Vec<CheckReport> = stores.iter().map(|(_, mdt)| report(*mdt)).collect();
+    let mut checker = Checker { inventory: &inventory, problems: inventory.problems.clone() };
     checker.check_names();
     checker.check_inodes();
-    checker.check_tree();
+    checker.check_loops();
     checker.check_leftovers();
-    report.problems.append(&mut checker.problems);
-    // The same damage gives the same report.
-    report.problems.sort_by(|a, b| (a.fid, &a.text).cmp(&(b.fid, &b.text)));
-    Ok(report)
+    divide(checker.problems, &mut reports);
+    Ok(reports)
 }
 
 struct Checker<'a> {
@@ -280,8 +353,8 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn report(&mut self, fid: Fid, repairable: bool, text: String) {
-        self.problems.push(Problem { fid, text, repairable });
+    fn report(&mut self, kind: Kind, fid: Fid, text: String) {
+        self.problems.push(Problem { fid, mdt: fid.mdt_index(), kind, text, repairable: true });
     }
 
     /// Checks that every name is in a directory and names an inode of its kind.
@@ -289,39 +362,42 @@ impl Checker<'_> {
         let inventory = self.inventory;
         for name in &inventory.dirents {
             let shown = String::from_utf8_lossy(&name.name);
+            let Some((fid, kind)) = name.to else { continue };
             match inventory.inodes.get(&name.parent) {
+                // Rebuilt with its names.
+                None if inventory.damaged.contains(&name.parent) => {}
                 None => {
                     let text =
                         format!("name '{shown}' lies in directory {}, which does not exist", name.parent);
-                    self.report(name.fid, true, text);
+                    self.report(Kind::DanglingName, fid, text);
                     continue;
                 }
                 Some(parent) if !parent.record.attr.is_dir() => {
                     let text = format!("name '{shown}' lies in {}, which is no directory", name.parent);
-                    self.report(name.fid, true, text);
+                    self.report(Kind::DanglingName, fid, text);
                     continue;
                 }
                 Some(parent) if !may_have(&parent.record, &name.name, name.position) => {
                     let text = format!("name '{shown}' in {} belongs into another shard", name.parent);
-                    self.report(name.fid, false, text);
+                    self.report(Kind::MisplacedName, fid, text);
                 }
                 Some(_) => {}
             }
             if !name.hash_is_right {
                 let text = format!("name '{shown}' in {} cannot be found: its hash is wrong", name.parent);
-                self.report(name.fid, false, text);
+                self.report(Kind::MisplacedName, fid, text);
             }
-            match inventory.inodes.get(&name.fid) {
-                None if inventory.covers(&name.fid) => {
+            match inventory.inodes.get(&fid) {
+                None if inventory.damaged.contains(&fid) => {}
+                None if inventory.covers(&fid) => {
                     let text =
                         format!("name '{shown}' in {} names an inode that does not exist", name.parent);
-                    self.report(name.fid, true, text);
+                    self.report(Kind::DanglingName, fid, text);
                 }
-                Some(inode) if inode.record.attr.kind() != name.kind => {
-                    let kind = inode.record.attr.kind();
-                    let text =
-                        format!("name '{shown}' in {} says {:?}, not {kind:?}", name.parent, name.kind);
-                    self.report(name.fid, true, text);
+                Some(inode) if inode.record.attr.kind() != kind => {
+                    let right = inode.record.attr.kind();
+                    let text = format!("name '{shown}' in {} says {kind:?}, not {right:?}", name.parent);
+                    self.report(Kind::WrongKind, fid, text);
                 }
                 _ => {}
             }
@@ -339,9 +415,9 @@ impl Checker<'_> {
                 continue;
             }
             let names = inode.names.len() as u32;
-            if *fid == Fid::ROOT {
+            if is_rooted(fid) {
                 if names != 0 {
-                    self.report(*fid, false, "the root directory has a name".to_owned());
+                    self.report(Kind::ExtraName, *fid, "the root directory has a name".to_owned());
                 }
             } else if is_shard(record) {
                 self.check_shard(fid, record, names);
@@ -351,19 +427,20 @@ impl Checker<'_> {
                 self.check_nameless(fid, record, listed.copied());
                 continue;
             } else if listed.is_some() || attr.flags.contains(AttrFlags::ORPHAN) {
-                self.report(*fid, true, "is on the list of inodes without names but has one".to_owned());
+                let text = "is on the list of inodes without names but has one".to_owned();
+                self.report(Kind::OrphanList, *fid, text);
             }
             let expected = if attr.is_dir() { 2 + inode.subdirs } else { names };
             if attr.nlink != expected {
                 let text = format!("has {} links, should have {expected}", attr.nlink);
-                self.report(*fid, true, text);
+                self.report(Kind::LinkCount, *fid, text);
             }
             if attr.is_dir() && names > 1 {
-                self.report(*fid, false, format!("is a directory with {names} names"));
+                self.report(Kind::ExtraName, *fid, format!("is a directory with {names} names"));
             }
             if attr.is_dir() && record.entries() != inode.entries {
                 let text = format!("says {} entries, has {}", record.entries(), inode.entries);
-                self.report(*fid, true, text);
+                self.report(Kind::EntryCount, *fid, text);
             }
             self.check_shards(fid, record);
             self.check_links(fid, inode);
@@ -373,37 +450,32 @@ impl Checker<'_> {
     /// Checks that a shard has no name, is in the list of its directory, and has its owner and rights.
     fn check_shard(&mut self, fid: &Fid, record: &InodeRecord, names: u32) {
         if names != 0 {
-            self.report(*fid, false, "is a shard of a directory and has a name".to_owned());
+            self.report(Kind::ExtraName, *fid, "is a shard of a directory and has a name".to_owned());
         }
-        let master = self.inventory.inodes.get(&record.parent).map(|inode| &inode.record);
-        let lists = |master: &&InodeRecord| {
-            shards_of(master).ok().flatten().is_some_and(|layout| layout.shards.contains(fid))
-        };
-        let Some(master) = master.filter(lists) else {
+        // Rebuilt from its shards.
+        if self.inventory.damaged.contains(&record.parent) {
+            return;
+        }
+        let Some(master) = self.inventory.master_of(fid, record) else {
             let text = format!("is no shard of {}, as it says", record.parent);
-            return self.report(*fid, false, text);
+            return self.report(Kind::Shard, *fid, text);
         };
-        let of = |record: &InodeRecord| {
-            let attr = &record.attr;
-            (attr.mode, attr.uid, attr.gid, attr.projid, record.acl.clone(), record.body.clone())
-        };
-        if of(master) != of(record) {
+        if mirrored(master) != mirrored(record) {
             let text =
                 format!("has not the owner, rights and default of {}, of which it is a shard", record.parent);
-            self.report(*fid, false, text);
+            self.report(Kind::Shard, *fid, text);
         }
     }
 
     /// Checks that a directory being replaced by another one has no name, and the same list as that one.
     fn check_former(&mut self, fid: &Fid, record: &InodeRecord, names: u32) {
         if names != 0 {
-            self.report(*fid, false, "gives its place to another directory and has a name".to_owned());
+            let text = "gives its place to another directory and has a name".to_owned();
+            self.report(Kind::ExtraName, *fid, text);
         }
-        let master = self.inventory.inodes.get(&record.parent).map(|inode| &inode.record);
-        let list = |record: &InodeRecord| shards_of(record).ok().flatten();
-        if master.and_then(list) != list(record) {
+        if !self.inventory.is_replaced(record) {
             let text = format!("is not replaced by {}, as it says", record.parent);
-            self.report(*fid, false, text);
+            self.report(Kind::Shard, *fid, text);
         }
     }
 
@@ -413,7 +485,9 @@ impl Checker<'_> {
             Ok(None) => return,
             Ok(Some(layout)) if layout.former == *fid => return,
             Ok(Some(layout)) => layout,
-            Err(_) => return self.report(*fid, false, "its list of shards is damaged".to_owned()),
+            Err(_) => {
+                return self.report(Kind::ShardList, *fid, "its list of shards is damaged".to_owned());
+            }
         };
         for shard in layout.shards.iter().filter(|shard| *shard != fid) {
             let found = self.inventory.inodes.get(shard).map(|inode| &inode.record);
@@ -424,7 +498,7 @@ impl Checker<'_> {
                 (is_shard(found) && knows) || (*shard == layout.former && is_former(found))
             });
             if !is_ours && self.inventory.covers(shard) {
-                self.report(*fid, false, format!("has lost its shard {shard}"));
+                self.report(Kind::ShardList, *fid, format!("has lost its shard {shard}"));
             }
         }
     }
@@ -435,15 +509,18 @@ impl Checker<'_> {
         match (orphan, listed) {
             (true, Some(_)) => {}
             (true, None) => {
-                self.report(*fid, true, "has no name and is not on the list of those".to_owned());
+                let text = "has no name and is not on the list of those".to_owned();
+                self.report(Kind::OrphanList, *fid, text);
             }
-            (false, _) => self.report(*fid, true, format!("has lost its name ({:?})", attr.kind())),
+            (false, _) => {
+                self.report(Kind::LostInode, *fid, format!("has lost its name ({:?})", attr.kind()));
+            }
         }
     }
 
     /// Checks that the first name and the extra names are exactly those in directories.
     fn check_links(&mut self, fid: &Fid, inode: &collect::Inode) {
-        if *fid == Fid::ROOT || is_shard(&inode.record) || is_former(&inode.record) {
+        if is_rooted(fid) || is_shard(&inode.record) || is_former(&inode.record) {
             return;
         }
         let mut known = inode.extra_links.clone();
@@ -458,59 +535,102 @@ impl Checker<'_> {
                 names.iter().map(text).collect::<Vec<_>>().join(" ")
             };
             let (names, known) = (list(&names), list(&known));
-            self.report(*fid, true, format!("does not know its names: they are {names}, it says {known}"));
+            let text = format!("does not know its names: they are {names}, it says {known}");
+            self.report(Kind::Links, *fid, text);
         }
     }
 
     /// Checks that every directory is reachable from the root.
-    fn check_tree(&mut self) {
-        let inventory = self.inventory;
-        let mut reached: HashMap<Fid, ()> = HashMap::from([(Fid::ROOT, ())]);
-        let directories = inventory.inodes.iter().filter(|(_, inode)| inode.record.attr.is_dir());
-        for (fid, _) in directories {
-            let (mut path, mut at) = (Vec::new(), *fid);
-            let complete = loop {
-                if reached.contains_key(&at) {
-                    break true;
-                }
-                path.push(at);
-                match inventory.inodes.get(&at).and_then(|inode| inode.names.first()) {
-                    Some((parent, _)) if path.len() < DEPTH_MAX && !path.contains(parent) => at = *parent,
-                    Some((parent, _)) if reached.contains_key(parent) => break true,
-                    // Another check reports directories without names.
-                    None => break true,
-                    Some(_) => break false,
-                }
-            };
-            if complete {
-                reached.extend(path.into_iter().map(|fid| (fid, ())));
-            } else {
-                self.report(*fid, false, "is a directory inside itself; no path reaches it".to_owned());
-            }
+    fn check_loops(&mut self) {
+        for fid in self.inventory.loops() {
+            let text = "is a directory inside itself; no path reaches it".to_owned();
+            self.report(Kind::Loop, fid, text);
         }
     }
 
     /// Reports records of inodes that do not exist.
     fn check_leftovers(&mut self) {
-        for (fid, what) in &self.inventory.leftovers {
-            self.report(*fid, true, format!("does not exist but has {what}"));
+        let inventory = self.inventory;
+        let gone = |fid: &Fid| !inventory.inodes.contains_key(fid) && !inventory.damaged.contains(fid);
+        let links: HashSet<Fid> = inventory.links.iter().map(|(fid, _, _)| *fid).collect();
+        let links = links.iter().map(|fid| (fid, "a link"));
+        let xattrs = inventory.xattrs.keys().map(|fid| (fid, "an extended attribute"));
+        for (fid, what) in links.chain(xattrs).filter(|(fid, _)| gone(fid)) {
+            self.report(Kind::Leftover, *fid, format!("does not exist but has {what}"));
         }
-        for fid in self.inventory.orphans.keys() {
-            if !self.inventory.inodes.contains_key(fid) {
-                self.report(
-                    *fid,
-                    true,
-                    "is on the list of inodes without names but does not exist".to_owned(),
-                );
+        for fid in inventory.orphans.keys().filter(|fid| gone(fid)) {
+            let text = "is on the list of inodes without names but does not exist".to_owned();
+            self.report(Kind::OrphanList, *fid, text);
+        }
+        for data in &inventory.data_unused {
+            let text = format!("is an object with {} bytes of data that belongs to no file", data.size);
+            self.report(Kind::UnusedData, data.object, text);
+        }
+        if inventory.covers(&Fid::ROOT) && gone(&Fid::ROOT) {
+            self.report(Kind::Root, Fid::ROOT, "the root directory is missing".to_owned());
+        }
+        let root = inventory.inodes.get(&Fid::ROOT);
+        if root.is_some_and(|root| !root.record.attr.is_dir()) {
+            self.report(Kind::Root, Fid::ROOT, "the root is no directory".to_owned());
+        }
+    }
+}
+
+/// True for directories that begin paths: the root, and `lost+found` of an MDT.
+pub(crate) fn is_rooted(fid: &Fid) -> bool {
+    *fid == Fid::ROOT || *fid == Fid::lost_and_found(fid.mdt_index())
+}
+
+/// Returns what a shard has in common with its directory.
+fn mirrored(record: &InodeRecord) -> impl PartialEq {
+    let attr = &record.attr;
+    (attr.mode, attr.uid, attr.gid, attr.projid, record.acl.clone(), record.body.clone())
+}
+
+impl Inventory {
+    /// Returns the directory that lists a shard.
+    fn master_of(&self, fid: &Fid, shard: &InodeRecord) -> Option<&InodeRecord> {
+        let master = &self.inodes.get(&shard.parent)?.record;
+        let lists = match shards_of(master) {
+            Ok(layout) => layout.is_some_and(|layout| layout.shards.contains(fid)),
+            // A damaged list is rebuilt from the shards.
+            Err(_) => true,
+        };
+        lists.then_some(master)
+    }
+
+    /// Returns true if a directory that gives its place to another one has the same list as that one.
+    fn is_replaced(&self, former: &InodeRecord) -> bool {
+        let list = |record: &InodeRecord| shards_of(record).ok().flatten();
+        self.inodes.get(&former.parent).and_then(|inode| list(&inode.record)) == list(former)
+    }
+
+    /// Returns one directory of each cycle of directories, and those below them, which no path reaches.
+    fn loops(&self) -> Vec<Fid> {
+        let mut reached: HashSet<Fid> = HashSet::from([Fid::ROOT]);
+        let mut cut_off = Vec::new();
+        for (fid, _) in self.inodes.iter().filter(|(_, inode)| inode.record.attr.is_dir()) {
+            let (mut path, mut seen, mut at) = (Vec::new(), HashSet::new(), *fid);
+            let complete = loop {
+                if reached.contains(&at) || is_rooted(&at) {
+                    break true;
+                }
+                path.push(at);
+                seen.insert(at);
+                match self.inodes.get(&at).and_then(|inode| inode.names.first()) {
+                    Some((parent, _)) if path.len() < DEPTH_MAX && !seen.contains(parent) => at = *parent,
+                    // Another check reports directories without names.
+                    None => break true,
+                    Some(_) => break false,
+                }
+            };
+            match complete {
+                true => reached.extend(path),
+                false => cut_off.push(*fid),
             }
         }
-        if self.inventory.covers(&Fid::ROOT) && !self.inventory.inodes.contains_key(&Fid::ROOT) {
-            self.report(Fid::ROOT, false, "the root directory is missing".to_owned());
-        }
-        let root = self.inventory.inodes.get(&Fid::ROOT);
-        if root.is_some_and(|root| !root.record.attr.is_dir()) {
-            self.report(Fid::ROOT, false, "the root is no directory".to_owned());
-        }
+        cut_off.sort_unstable();
+        cut_off
     }
 }
 

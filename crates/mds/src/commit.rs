@@ -177,8 +177,8 @@ impl Commits {
                 );
             }
         }
-        for (ost_index, object, owners) in tx.take_owned() {
-            self.leaves.osts.set_owners_later(ost_index, transno, object, owners);
+        for (ost_index, owned) in tx.take_owned() {
+            self.leaves.osts.set_owners_later(ost_index, transno, owned);
         }
         for (ost_index, object) in tx.take_destroyed() {
             self.leaves.osts.destroy_later(ost_index, transno, object);
@@ -186,8 +186,8 @@ impl Commits {
         Ok(transno)
     }
 
-    /// Logs the objects on OSTs of a file that gets other owners.
-    fn log_owners(&self, tx: &mut Tx, fid: &Fid, owners: Owners) -> StatusResult<()> {
+    /// Logs the objects on OSTs of a file that gets other owners, or other objects.
+    pub fn log_owners(&self, tx: &mut Tx, fid: &Fid, owners: Owners) -> StatusResult<()> {
         let Some(record) = tx.stored(fid).filter(|record| record.attr.flags.contains(AttrFlags::HAS_OBJECTS))
         else {
             return Ok(());
@@ -196,9 +196,7 @@ impl Commits {
             log::error!("layout of {fid}: {error}");
             Status::EUCLEAN
         })?;
-        for object in layout.objects().filter(|object| !object.is_on_mdt()) {
-            tx.log_owners(object.ost_index, object.object, owners);
-        }
+        tx.log_owners(*fid, &layout, owners);
         Ok(())
     }
 

@@ -49,9 +49,15 @@ pub struct MdsConfig {
     /// Looks up a user and its groups in the user database, for clients whose own credentials are not
     /// trusted.
     pub find_user: fn(u32) -> io::Result<Option<User>>,
+    /// Rate of the continuous check in use, in inodes per second (`mdd.*.lfsck_speed_limit`); 0 for none.
+    pub scrub_rate: u64,
     /// Settings of the metadata store.
     pub store: MetaStoreOptions,
 }
+
+/// Usual rate of the continuous check in use: a percent or less of what an MDT can do, a million inodes in three
+/// hours.
+pub const SCRUB_RATE: u64 = 100;
 
 /// Layout of files created with `O_APPEND`, regardless of their directory: mostly logs, which gain nothing
 /// from many stripes.
@@ -114,6 +120,7 @@ impl Default for MdsConfig {
             qos: Qos { threshold_rr_pct: 17, statfs_age: Duration::from_secs(5), prio_free_pct: 90 },
             object_wait: Duration::from_secs(20),
             find_user: nacre_env::users::find_user,
+            scrub_rate: 0,
             store: MetaStoreOptions::default(),
         }
     }

@@ -52,6 +52,14 @@ pub enum MdsError {
     /// formatted without it.
     #[error("{0}")]
     DataPlace(&'static str),
+    /// A repair failed at a step that requests of clients take as well.
+    #[error("{action}: {status}")]
+    Status {
+        /// Verb phrase of the failed action.
+        action: &'static str,
+        /// Reason.
+        status: nacre_types::Status,
+    },
     /// A thread could not be started.
     #[error("starting a thread of the metadata server: {0}")]
     Thread(#[source] std::io::Error),

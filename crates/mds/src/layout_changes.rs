@@ -119,8 +119,7 @@ impl LayoutChanges {
             let maps_ids = caller.standing.is_some_and(|standing| standing.maps_ids());
             if maps_ids || !knows(&owners) {
                 // Another client has changed them, or the client has other ids: the OST gets the right ones.
-                let objects = layout.objects().filter(|object| !object.is_on_mdt());
-                objects.for_each(|object| tx.log_owners(object.ost_index, object.object, owners));
+                tx.log_owners(changed.attr.fid, &layout, owners);
             }
             tx.put_inode(changed);
             self.core.commits.finish(caller, tx, reply(Some(Arc::new(layout))))

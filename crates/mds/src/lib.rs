@@ -46,6 +46,7 @@
 //! | `stats`, `faults` | counters; lines of the log about requests that fail |
 //! | `space` | free space of the MDT, and the number of inodes |
 //! | [`check`] | offline check and repair |
+//! | `scrub/*` | check in use |
 //! | [`simulated`] | service times for measurements |
 //!
 //! Invariants: every change of an inode happens under its lock; a batch that failed to commit leaves no trace
@@ -94,6 +95,7 @@ mod recovery;
 mod replaced;
 mod replay;
 mod report;
+mod scrub;
 mod service;
 mod sessions;
 mod shards;
@@ -112,13 +114,14 @@ mod users;
 
 pub use changelog::Changelog;
 pub use changelog::settings::Settings as ChangelogSettings;
-pub use config::{AppendLayout, DOM_STRIPE_BYTES, MdsConfig, first_layout};
+pub use config::{AppendLayout, DOM_STRIPE_BYTES, MdsConfig, SCRUB_RATE, first_layout};
 pub use data::{DataWatch, data_reserve};
 pub use error::MdsError;
 pub use mds::Mds;
 pub use moving::progress::MovingLimits;
 pub use osts::{OstSet, Osts, Pools, Qos, Reserved};
 pub use report::MdsReport;
+pub use scrub::{Finding, Order, Phase, Scrub, ScrubStatus};
 pub use stats::{MdsStats, SERVICES};
 pub use transactions::TransactionReport;
 

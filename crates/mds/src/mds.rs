@@ -30,6 +30,7 @@ use crate::quota::master::QuotaMaster;
 use crate::records::{Records, read_record, store_path};
 use crate::recovery::{Expected, Recovery};
 use crate::replay::{Replayer, Replays, Runs};
+use crate::scrub::Scrub;
 use crate::sessions::Sessions;
 use crate::signal::StopSignal;
 use crate::simulated::Simulation;
@@ -109,6 +110,8 @@ pub struct Mds {
     pub(crate) replayer: Arc<Replayer>,
     /// The quota master, on MDT0000.
     pub(crate) quota_master: Option<Arc<QuotaMaster>>,
+    /// Check in use.
+    pub scrub: Arc<Scrub>,
     /// Counters of requests.
     pub stats: MdsStats,
     /// Requests that a test holds up.
@@ -286,6 +289,10 @@ impl Mds {
         let ticker =
             nacre_env::thread::Builder::new().name("mds-tick".into()).spawn(move || tick(&weak, &signal));
         mds.threads.lock().push(ticker.map_err(MdsError::Thread)?);
+        let (scrub, signal) = (mds.scrub.clone(), mds.leaves.signal.clone());
+        let scrubber =
+            nacre_env::thread::Builder::new().name("mds-scrub".into()).spawn(move || scrub.run(&signal));
+        mds.threads.lock().push(scrubber.map_err(MdsError::Thread)?);
         if let Some(master) = &mds.quota_master {
             mds.threads.lock().extend(master.start(&mds.leaves.signal)?);
         }
@@ -365,6 +372,7 @@ impl Mds {
             changelogs: ChangelogService::new(&leaves, &core),
             dir_sums: DirSums::new(&leaves, &core),
             quota_master,
+            scrub: Arc::new(Scrub::new(&leaves, &core, config.scrub_rate)),
             stats: MdsStats::new(),
             simulation: Simulation::default(),
             faults: Faults::new(leaves.index),

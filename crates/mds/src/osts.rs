@@ -27,9 +27,9 @@ use nacre_rpc::{ImportInfo, IoCall, OssEndpoint};
 use nacre_store::{Batch, MetaStore};
 use nacre_types::fid::SEQ_IDIF;
 use nacre_types::limits::{STRIPE_COUNT_MAX, TARGET_INDEX_MAX};
-use nacre_types::{ClientUuid, Fid, Owners, Status, StatusResult, TransNo};
+use nacre_types::{ClientUuid, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mgs::PoolConfig;
-use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest};
+use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest, OwnedObject};
 use nacre_wire::quota::{QuotaReport, QuotaRound};
 pub use ost::Reserved;
 use ost::{Ost, OstState};
@@ -46,7 +46,7 @@ use std::time::Duration;
 pub type Osts = Vec<(u16, Arc<dyn OssEndpoint>)>;
 
 /// Returns the sequence of the objects that MDT `mdt_index` creates on OST `ost_index`.
-fn object_sequence(mdt_index: u16, ost_index: u16) -> u64 {
+pub fn object_sequence(mdt_index: u16, ost_index: u16) -> u64 {
     match mdt_index {
         0 => SEQ_IDIF | (u64::from(ost_index) << 16),
         // The head of the MDT's own range, which clients never get.
@@ -353,10 +353,19 @@ impl OstSet {
     }
 
     /// Sends new owners of an object once the transaction that logged them is durable.
-    pub fn set_owners_later(&self, ost_index: u16, transno: TransNo, object: Fid, owners: Owners) {
+    pub fn set_owners_later(&self, ost_index: u16, transno: TransNo, owned: OwnedObject) {
         if let Some(ost) = self.osts.read().iter().find(|ost| ost.index == ost_index) {
-            ost.set_owners_later(transno, object, owners);
+            ost.set_owners_later(transno, owned);
         }
+    }
+
+    /// Sends a request to an OST that is not deactivated, and waits for a limited time.
+    ///
+    /// # Errors
+    /// `ENODEV` without such an OST; those of the OST.
+    pub fn call(&self, index: u16, request: &OssRequest) -> StatusResult<OssReply> {
+        let ost = self.usable().into_iter().find(|ost| ost.index == index).ok_or(Status::ENODEV)?;
+        nacre_env::blocking(|| ost.call(request))
     }
 
     /// Exchanges quota slices for uses with an OST, within `timeout`.

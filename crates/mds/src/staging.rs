@@ -11,9 +11,10 @@ use crate::tables::{
 };
 use crate::tx::Tx;
 use nacre_layout::dir_layout::with_moved;
+use nacre_layout::user;
 use nacre_ondisk::{InodeRecord, LinkRecord, ReplyRecord, XattrRecord};
 use nacre_rpc::ReplySlot;
-use nacre_types::{Attr, AttrFlags, Fid, FileKind, Status, StatusResult, Timestamp};
+use nacre_types::{Attr, AttrFlags, Fid, FileKind, Owners, Status, StatusResult, Timestamp};
 use nacre_wire::mds::MdsReply;
 use nacre_wire::peer::{MovedName, Name, Part, RecordBytes, Update};
 use smallvec::SmallVec;
@@ -255,6 +256,12 @@ impl Staging {
             Update::InodeIn { fid, record, xattrs, links } => {
                 self.stage_new_inode(tx, fid, record, xattrs)?;
                 stage_links(tx, fid, links);
+                // The objects of a file that moves belong to its new FID.
+                if let Some(stored) = tx.stored(fid).filter(|stored| stored.attr.is_regular())
+                    && let Ok(layout) = user::decode_layout(&stored.body)
+                {
+                    tx.log_owners(*fid, &layout, Owners::from(&stored.attr));
+                }
             }
             Update::InodeOut { fid } => {
                 let record = self.take_part_inode(changed, fid)?;

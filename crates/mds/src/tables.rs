@@ -16,7 +16,8 @@ pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 /// The MDT record, under [`META_KEY`], earlier runs, under [`RUNS_KEY`], the head of the changelog, under
-/// [`CHANGES_HEAD_KEY`], and grace times, under [`QUOTA_GRACES_KEY`].
+/// [`CHANGES_HEAD_KEY`], grace times, under
+/// [`QUOTA_GRACES_KEY`], and the position of the check in use, under [`SCRUB_KEY`].
 pub const META: Table = Table(1);
 /// FID -> inode record.
 pub const INODES: Table = Table(2);
@@ -74,6 +75,8 @@ pub const RUNS_KEY: &[u8] = b"runs";
 pub const META_KEY: &[u8] = b"mdt";
 /// Key of the head of the changelog in [`META`].
 pub const CHANGES_HEAD_KEY: &[u8] = b"changelog";
+/// Key of the position of the check in use in [`META`].
+pub const SCRUB_KEY: &[u8] = b"scrub";
 /// Key of the grace times of quotas in [`META`].
 pub const QUOTA_GRACES_KEY: &[u8] = b"quota";
 /// Value of records whose key has all information.

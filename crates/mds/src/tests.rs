@@ -130,7 +130,7 @@ impl OssEndpoint for FakeOst {
             }
             OssRequest::Evict { .. } => Ok(OssReply::Done),
             OssRequest::SetOwners { objects } => {
-                self.owned.lock().extend(objects);
+                self.owned.lock().extend(objects.iter().map(|it| (it.object, it.owners)));
                 Ok(OssReply::Done)
             }
             // It counts nothing.

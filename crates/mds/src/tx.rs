@@ -2,10 +2,12 @@
 
 use crate::replay;
 use crate::tables::{DESTROYS, DIRENTS, INODES, OWNER_CHANGES, PRESENT, destroy_key, dirent_key};
+use nacre_layout::Layout;
 use nacre_ondisk::{DirentRecord, InodeRecord, OpenedRecord, OwnerRecord};
 use nacre_store::Batch;
 use nacre_types::{Attr, Fid, FileKind, OpenHandle, Owners, Timestamp};
 use nacre_wire::mds::OpenFlags;
+use nacre_wire::oss::OwnedObject;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -44,7 +46,7 @@ pub struct Tx {
     /// Destroyed objects on this MDT.
     destroyed_here: Vec<Fid>,
     /// Objects whose owners change.
-    owned: Vec<(u16, Fid, Owners)>,
+    owned: Vec<(u16, OwnedObject)>,
     /// Inodes that did not exist.
     new: SmallVec<[Fid; 1]>,
     /// Change of the number of inodes.
@@ -153,15 +155,20 @@ impl Tx {
         self.new.contains(fid)
     }
 
-    /// Adds an object on an OST whose owners change to the log of such objects.
-    pub fn log_owners(&mut self, ost_index: u16, object: Fid, owners: Owners) {
-        let record = OwnerRecord { owners, counted: 0, is_active: false };
-        self.batch().put(OWNER_CHANGES, destroy_key(ost_index, &object).as_slice(), &record.encode());
-        self.owned.push((ost_index, object, owners));
+    /// Adds the objects on OSTs of a file whose owners change, or which gets them from another file, to the log of
+    /// such objects.
+    pub fn log_owners(&mut self, file: Fid, layout: &Layout, owners: Owners) {
+        for stripe in layout.objects().filter(|stripe| !stripe.is_on_mdt()) {
+            let (object, place) = (stripe.object, layout.place_of(file, &stripe.object));
+            let record = OwnerRecord { owners, counted: 0, is_active: false, place };
+            let key = destroy_key(stripe.ost_index, &object);
+            self.batch().put(OWNER_CHANGES, key.as_slice(), &record.encode());
+            self.owned.push((stripe.ost_index, OwnedObject { object, owners, place }));
+        }
     }
 
     /// Takes the objects whose owners change.
-    pub fn take_owned(&mut self) -> Vec<(u16, Fid, Owners)> {
+    pub fn take_owned(&mut self) -> Vec<(u16, OwnedObject)> {
         std::mem::take(&mut self.owned)
     }
 

@@ -338,6 +338,9 @@ pub struct TargetStatus {
     pub clients: Option<u64>,
     /// Space in bytes, where the target has some.
     pub space: Option<SpaceStatus>,
+    /// Problems that the check in use has found and not repaired.
+    #[serde(default)]
+    pub problems: u64,
 }
 
 /// Space of a target in bytes.

@@ -53,6 +53,7 @@ mod sandbox;
 mod service;
 mod start;
 mod target_options;
+mod walks;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -26,6 +26,6 @@ pub use codec::DecodeError;
 pub use data::DataRecord;
 pub use dirent::{DirentRecord, LinkRecord, XattrRecord};
 pub use inode::InodeRecord;
-pub use mdt::{MdtRecord, OstMarkRecord, RUNS_MAX, RunsRecord};
+pub use mdt::{MdtRecord, OstMarkRecord, RUNS_MAX, RunsRecord, ScrubRecord};
 pub use quota::{GraceRecord, LimitRecord, OwnerRecord, UseRecord};
 pub use server::{ClientRecord, OpenedRecord, ReplyRecord};

@@ -165,9 +165,57 @@ impl OstMarkRecord {
     }
 }
 
+/// Format version of [`ScrubRecord`].
+const SCRUB_VERSION: u8 = 1;
+/// Longest position in bytes: an OST, or a table, and the longest key of the tables that are walked.
+const SCRUB_CURSOR_MAX: usize = 512;
+
+/// Position of the check of a metadata target in use.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ScrubRecord {
+    /// Part of the walk: 0 inodes, 1 other records, 2 objects.
+    pub phase: u8,
+    /// Key after which the walk continues; empty at the beginning of the part.
+    pub cursor: Vec<u8>,
+}
+
+impl ScrubRecord {
+    /// Encodes the record.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![SCRUB_VERSION, self.phase, 0, 0];
+        out.extend_from_slice(&self.cursor);
+        out
+    }
+
+    /// Decodes a record.
+    ///
+    /// # Errors
+    /// If the bytes are not a record of this version.
+    pub fn decode(bytes: &[u8]) -> Result<ScrubRecord, DecodeError> {
+        let mut reader = Reader::new(bytes, SCRUB_VERSION)?;
+        let phase = reader.u8()?;
+        reader.reserved::<2>()?;
+        let cursor = reader.remainder().to_vec();
+        if phase > 2 || cursor.len() > SCRUB_CURSOR_MAX {
+            return Err(DecodeError::Field("position"));
+        }
+        Ok(ScrubRecord { phase, cursor })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_position_of_a_check_has_these_bytes() {
+        let record = ScrubRecord { phase: 2, cursor: vec![7, 8] };
+        assert_eq!(record.encode(), [1, 2, 0, 0, 7, 8]);
+        assert_eq!(ScrubRecord::decode(&record.encode()), Ok(record));
+        for bad in [&[1, 3, 0, 0][..], &[1, 0, 1, 0], &[2, 0, 0, 0], &[1; 600]] {
+            assert!(ScrubRecord::decode(bad).is_err());
+        }
+    }
     use proptest::prelude::*;
 
     #[test]

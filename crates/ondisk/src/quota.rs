@@ -1,12 +1,16 @@
 //! Quotas: owners of objects, uses of the last run, limits. Byte tables: `docs/formats/quota.md`.
 
 use crate::codec::{DecodeError, Reader};
-use nacre_types::{Owners, QuotaId, QuotaKind, QuotaLimits, QuotaResource};
+use nacre_types::{ObjectPlace, Owners, QuotaId, QuotaKind, QuotaLimits, QuotaResource};
 
 /// Format version of all records of this module.
 pub const QUOTA_VERSION: u8 = 1;
-/// Bytes of an encoded [`OwnerRecord`].
+/// Format version of owner records with the place of the object.
+pub const OWNER_VERSION_PLACED: u8 = 2;
+/// Bytes of an encoded [`OwnerRecord`] without the place of the object.
 pub const OWNER_LEN: usize = 24;
+/// Bytes of the place.
+const PLACE_LEN: usize = 44;
 /// Bytes of an encoded [`UseRecord`].
 pub const USE_LEN: usize = 24;
 /// Bytes of an encoded [`LimitRecord`].
@@ -31,18 +35,30 @@ pub struct OwnerRecord {
     pub counted: u64,
     /// True if the object is in use, so that `counted` may be out of date.
     pub is_active: bool,
+    /// File and place in its layout; `None` if the writer did not report it.
+    pub place: Option<ObjectPlace>,
 }
 
 impl OwnerRecord {
     /// Encodes the record.
-    pub fn encode(&self) -> [u8; OWNER_LEN] {
-        let mut out = [0; OWNER_LEN];
-        out[0] = QUOTA_VERSION;
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; OWNER_LEN];
+        out[0] = if self.place.is_some() { OWNER_VERSION_PLACED } else { QUOTA_VERSION };
         out[1] = if self.is_active { IS_ACTIVE } else { 0 };
         out[4..8].copy_from_slice(&self.owners.uid.to_le_bytes());
         out[8..12].copy_from_slice(&self.owners.gid.to_le_bytes());
         out[12..16].copy_from_slice(&self.owners.projid.to_le_bytes());
         out[16..24].copy_from_slice(&self.counted.to_le_bytes());
+        if let Some(place) = &self.place {
+            out.reserve(PLACE_LEN);
+            out.extend_from_slice(&place.file.to_le_bytes());
+            out.extend_from_slice(&place.start.to_le_bytes());
+            out.extend_from_slice(&place.end.to_le_bytes());
+            out.extend_from_slice(&place.component.to_le_bytes());
+            out.extend_from_slice(&place.stripe_size.to_le_bytes());
+            out.extend_from_slice(&place.stripe_count.to_le_bytes());
+            out.extend_from_slice(&place.stripe.to_le_bytes());
+        }
         out
     }
 
@@ -51,7 +67,8 @@ impl OwnerRecord {
     /// # Errors
     /// If the bytes are not a record of this version.
     pub fn decode(bytes: &[u8]) -> Result<OwnerRecord, DecodeError> {
-        let mut reader = Reader::new(bytes, QUOTA_VERSION)?;
+        let is_placed = bytes.first() == Some(&OWNER_VERSION_PLACED);
+        let mut reader = Reader::new(bytes, if is_placed { OWNER_VERSION_PLACED } else { QUOTA_VERSION })?;
         let is_active = match reader.u8()? {
             0 => false,
             IS_ACTIVE => true,
@@ -59,10 +76,22 @@ impl OwnerRecord {
         };
         reader.reserved::<2>()?;
         let owners = Owners { uid: reader.u32()?, gid: reader.u32()?, projid: reader.u32()? };
-        let record = OwnerRecord { owners, counted: reader.u64()?, is_active };
+        let counted = reader.u64()?;
+        let place = if is_placed { Some(decode_place(&mut reader)?) } else { None };
         reader.end()?;
-        Ok(record)
+        Ok(OwnerRecord { owners, counted, is_active, place })
     }
+}
+
+fn decode_place(reader: &mut Reader<'_>) -> Result<ObjectPlace, DecodeError> {
+    let file = reader.fid()?;
+    let (start, end) = (reader.u64()?, reader.u64()?);
+    let (component, stripe_size) = (reader.u32()?, reader.u32()?);
+    let (stripe_count, stripe) = (reader.u16()?, reader.u16()?);
+    if stripe >= stripe_count || start >= end || stripe_size == 0 {
+        return Err(DecodeError::Field("place in a file"));
+    }
+    Ok(ObjectPlace { file, component, start, end, stripe_size, stripe_count, stripe })
 }
 
 /// Use of a resource by an id at a target, as of the last run. Key: [`use_key`].
@@ -236,8 +265,26 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let owners = Owners { uid: 0x0102_0304, gid: 0x0506_0708, projid: 0x090a_0b0c };
-        let owner = OwnerRecord { owners, counted: 0x1122_3344_5566_7788, is_active: true };
+        let owner = OwnerRecord { owners, counted: 0x1122_3344_5566_7788, is_active: true, place: None };
         assert_eq!(hex(&owner.encode()), "0101000004030201080706050c0b0a098877665544332211");
+        assert_eq!(OwnerRecord::decode(&owner.encode()), Ok(owner));
+        let place = ObjectPlace {
+            file: nacre_types::Fid::new(0x2_0000_0401, 7, 0),
+            component: 2,
+            start: 0x10,
+            end: u64::MAX,
+            stripe_size: 0x1_0000,
+            stripe_count: 4,
+            stripe: 3,
+        };
+        let owner = OwnerRecord { place: Some(place), ..owner };
+        let placed = "01040000020000000700000000000000".to_owned()
+            + "1000000000000000ffffffffffffffff0200000000000100"
+            + "04000300";
+        assert_eq!(
+            hex(&owner.encode()),
+            "0201000004030201080706050c0b0a098877665544332211".to_owned() + &placed
+        );
         assert_eq!(OwnerRecord::decode(&owner.encode()), Ok(owner));
         let used = UseRecord { used: 0x0102, slice: Some(0x0304) };
         assert_eq!(hex(&used.encode()), "010100000000000002010000000000000403000000000000");

@@ -44,7 +44,10 @@ pub(crate) fn operation_of(request: &OssRequest) -> Operation {
     match request {
         OssRequest::Write { .. } => Operation::Write,
         OssRequest::Read { .. } => Operation::Read,
-        OssRequest::GetAttr { .. } | OssRequest::DataVersion { .. } => Operation::GetAttr,
+        OssRequest::GetAttr { .. }
+        | OssRequest::DataVersion { .. }
+        | OssRequest::Examine { .. }
+        | OssRequest::ListObjects { .. } => Operation::GetAttr,
         OssRequest::Truncate { .. } => Operation::Truncate,
         OssRequest::Fallocate { .. } => Operation::Fallocate,
         OssRequest::Seek { .. } => Operation::Seek,

@@ -8,7 +8,7 @@ use crate::outcome::Refusal;
 use crate::service::extent;
 use nacre_env::sync::Mutex;
 use nacre_ondisk::quota::{OwnerRecord, UseRecord, split_use_key, use_key};
-use nacre_quota::{Admission, Book, Counted, ObjectAccounts, ObjectRecord, Objects, Saved, Upkeep};
+use nacre_quota::{Admission, Book, Counted, ObjectAccounts, ObjectRecord, Objects, Owned, Saved, Upkeep};
 use nacre_rpc::Export;
 use nacre_store::object::{OWNERS, ObjectAttr, ObjectError, ObjectStore, Seek, USES};
 use nacre_store::{Batch, MetaError, MetaStore};
@@ -48,8 +48,8 @@ impl IndexRecords {
             log::error!("{}: the owners of object {object} are damaged: {error}", self.target);
             Status::EUCLEAN
         })?;
-        let OwnerRecord { owners, counted, is_active } = record;
-        Ok(ObjectRecord { owners, counted, is_active })
+        let OwnerRecord { owners, counted, is_active, place } = record;
+        Ok(ObjectRecord { owners, counted, is_active, place })
     }
 
     fn commit(&self, batch: &Batch) -> StatusResult<()> {
@@ -66,11 +66,11 @@ impl Objects for IndexRecords {
     }
 
     fn put(&self, object: Fid, record: &ObjectRecord) -> StatusResult<()> {
-        let ObjectRecord { owners, counted, is_active } = *record;
+        let ObjectRecord { owners, counted, is_active, place } = *record;
         let mut batch = Batch::new();
         // A full store must be able to count what is freed.
         batch.set_releasing(true);
-        batch.put(OWNERS, &object.to_key(), &OwnerRecord { owners, counted, is_active }.encode());
+        batch.put(OWNERS, &object.to_key(), &OwnerRecord { owners, counted, is_active, place }.encode());
         self.commit(&batch)
     }
 
@@ -149,6 +149,10 @@ pub(crate) fn charge_in_fs(export: &Export, charge: &Charge) -> Charge {
 /// Whether no limit applies to a write. Root of a client with restrictions is not root of the file system.
 fn is_exempt(export: &Export, charge: &Charge) -> bool {
     charge.is_exempt && export.standing().is_none_or(|standing| standing.is_free())
+}
+
+fn owned(charge: &Charge) -> Owned {
+    Owned { owners: charge.owners, place: charge.place }
 }
 
 fn bytes_of(attr: &ObjectAttr) -> u64 {
@@ -245,7 +249,7 @@ impl Quota {
     /// Charges a write, and admits or refuses it. Returns the charge, and whether an owner is near a limit.
     pub fn charge(&self, export: &Export, what: &Charged<'_>) -> Result<Charging, Refusal> {
         let Some(accounts) = self.accounts() else { return Ok((None, self.admit_on_mdt(export, what)?)) };
-        let counted = accounts.begin(what.object, what.charge.owners, !what.written, what.len)?;
+        let counted = accounts.begin(what.object, owned(what.charge), !what.written, what.len)?;
         if !accounts.is_limited(&counted) {
             return Ok((Some(counted), false));
         }
@@ -283,7 +287,7 @@ impl Quota {
             let payers = counted.payers().clone();
             accounts.cancel(counted);
             accounts.wait(&payers, what.len)?;
-            counted = accounts.begin(what.object, what.charge.owners, !what.written, what.len)?;
+            counted = accounts.begin(what.object, owned(what.charge), !what.written, what.len)?;
             if !matches!(accounts.admission(&counted, 0), Admission::Over(_)) {
                 return Ok(counted);
             }
@@ -311,9 +315,9 @@ impl Quota {
 
     /// Records the space of an object after a change of its size or space. A failure is logged: the change has
     /// happened, and the next count finds it.
-    pub fn count_change(&self, object: Fid, owners: Owners, attr: &ObjectAttr) {
+    pub fn count_change(&self, object: Fid, charge: &Charge, attr: &ObjectAttr) {
         if let Some(accounts) = self.accounts()
-            && let Err(status) = accounts.changed(object, owners, bytes_of(attr))
+            && let Err(status) = accounts.changed(object, owned(charge), bytes_of(attr))
         {
             log::error!(
                 "{}: the space of object {object} is not counted: {status}",

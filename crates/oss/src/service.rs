@@ -5,12 +5,15 @@ use crate::capabilities::Capabilities;
 use crate::clients::LockClients;
 use crate::describe::{described, fallocate, make_faults, operation_of, seek};
 use crate::destroyed::Destroyed;
+use crate::examine::{examine, list};
 use crate::locks::Target;
 use crate::outcome::{Outcome, Refusal, is_expected};
 use crate::quota::{Charged, Quota, charge_in_fs};
 use crate::room::Room;
+use crate::scrub::DataScrub;
 use crate::seldom::Seldom;
 use crate::stats::{BrwStats, Counters, JOB_EVENTS, Operation, PeerStats, Transfer, job_rows};
+use crate::stop::StopError;
 use crate::tenants::check_standing;
 use crate::versions::Versions;
 use nacre_dlm::{Expected, LockService, Timer};
@@ -22,14 +25,16 @@ use nacre_keys::CapabilityKeys;
 use nacre_lock::Extent;
 use nacre_lock::server::ServerConfig;
 use nacre_params::{EventStats, JobStats};
-use nacre_quota::Book;
+use nacre_quota::{Book, Owned};
 use nacre_rpc::{Call, Direction, Export, Exports, Hold, Moment, OssService, ReadCall};
 use nacre_store::object::trim::Trimmer;
 use nacre_store::object::{ObjectAttr, ObjectError, ObjectStore};
 use nacre_types::nodemap::Nodemaps;
-use nacre_types::{Capability, ClientUuid, Fid, JobId, Nid, Owners, Status, StatusResult, TargetId};
+use nacre_types::{Capability, ClientUuid, Fid, JobId, Nid, Status, StatusResult, TargetId};
 use nacre_wire::lock::IoLock;
-use nacre_wire::oss::{self, Advice, Bulk, Charge, FallocateKind, OssReply, OssRequest, Statfs};
+use nacre_wire::oss::{
+    self, Advice, Bulk, Charge, FallocateKind, OssReply, OssRequest, OwnedObject, Statfs,
+};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,26 +47,6 @@ pub const DESTROY_MAX: usize = 4096;
 pub const PRECREATE_MAX: u32 = 20_000;
 /// Most bytes of read-ahead for one read; larger requests are truncated.
 pub const AHEAD_MAX: u32 = 32 << 20;
-
-/// Why a service was not stopped in order.
-#[derive(Debug)]
-pub enum StopError {
-    /// Number of requests in progress at the deadline. Nothing was closed.
-    InProgress(u64),
-    /// The store failed to make everything durable.
-    Store(ObjectError),
-}
-
-impl std::fmt::Display for StopError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            StopError::InProgress(count) => write!(f, "{count} requests are still in progress"),
-            StopError::Store(error) => write!(f, "close the object store: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for StopError {}
 
 /// Timeouts and limits of an object server.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +83,7 @@ pub struct ObjectServer {
     room: Room,
     hold: Hold,
     pub(crate) trimmer: OnceLock<Trimmer>,
+    pub(crate) scrub: OnceLock<DataScrub>,
     quota: Quota,
     failures: Seldom,
 }
@@ -164,6 +150,7 @@ impl ObjectServer {
             room: Room::default(),
             hold: Hold::default(),
             trimmer: OnceLock::new(),
+            scrub: OnceLock::new(),
             failures: Seldom::default(),
         }
     }
@@ -302,6 +289,9 @@ impl ObjectServer {
         if let Some(trimmer) = self.trimmer.get() {
             trimmer.stop();
         }
+        if let Some(scrub) = self.scrub.get() {
+            scrub.end();
+        }
         self.quota.stop();
         self.target.store.close().map_err(StopError::Store)
     }
@@ -351,8 +341,8 @@ impl ObjectServer {
                 check_range(*size, 0)?;
                 self.check_there(*object, *written)?;
                 let _change = self.lock_change(export, *lock, *object, Extent::new(*size, Extent::EOF))?;
-                let owners = charge_in_fs(export, charge).owners;
-                self.changed(*object, owners, self.target.store.truncate(*object, *size), 0)
+                let charge = &charge_in_fs(export, charge);
+                self.changed(*object, charge, self.target.store.truncate(*object, *size), 0)
             }
             OssRequest::Fallocate { object, kind, offset, len, lock, written, charge } => {
                 let (object, written, offset, len) = (*object, *written, *offset, *len);
@@ -391,10 +381,13 @@ impl ObjectServer {
                 let accounts = self.quota.accounts().ok_or(Status::EOPNOTSUPP)?;
                 Ok((OssReply::Quota(accounts.book().round(round)), 0))
             }
+            OssRequest::Examine { objects } => examine(&self.target, &self.quota, objects),
+            OssRequest::ListObjects { after, count } => list(&self.target, &self.quota, *after, *count),
             OssRequest::SetOwners { objects } => {
-                objects.iter().try_for_each(|(object, _)| check_object(*object, self.target.index))?;
+                objects.iter().try_for_each(|it| check_object(it.object, self.target.index))?;
                 if let Some(accounts) = self.quota.accounts() {
-                    accounts.set_owners(objects)?;
+                    let owned = |it: &OwnedObject| Owned { owners: it.owners, place: it.place };
+                    accounts.set_owners(objects.iter().map(|it| (it.object, owned(it))))?;
                 }
                 Ok((OssReply::Done, 0))
             }
@@ -424,14 +417,14 @@ impl ObjectServer {
     fn changed(
         &self,
         object: Fid,
-        owners: Owners,
+        charge: &Charge,
         after: Result<ObjectAttr, ObjectError>,
         amount: u64,
     ) -> Outcome {
         self.object_changed(object);
         let after = after?;
         self.refuse_destroyed(object)?;
-        self.quota.count_change(object, owners, &after);
+        self.quota.count_change(object, charge, &after);
         Ok((OssReply::Attr(attr(after)), amount))
     }
 
@@ -461,7 +454,7 @@ impl ObjectServer {
         };
         let after = self.target.store.fallocate(object, fallocate(kind), offset, len);
         self.quota.charged(charged);
-        self.changed(object, charge.owners, after, len)
+        self.changed(object, charge, after, len)
     }
 
     fn sync(&self, object: Option<Fid>) -> Outcome {

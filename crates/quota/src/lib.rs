@@ -18,5 +18,5 @@ mod upkeep;
 
 pub use book::{Account, Admission, Book, Payers, Saved};
 pub use ledger::{Key, Ledger, Limit, Rounds, Target};
-pub use objects::{Counted, ObjectAccounts, ObjectRecord, Objects};
+pub use objects::{Counted, ObjectAccounts, ObjectRecord, Objects, Owned};
 pub use upkeep::Upkeep;

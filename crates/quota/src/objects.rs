@@ -7,7 +7,7 @@
 
 use crate::book::{Admission, Book, Payers, Saved};
 use nacre_env::sync::{Mutex, MutexGuard};
-use nacre_types::{Fid, Owners, QuotaId, QuotaResource, StatusResult};
+use nacre_types::{Fid, ObjectPlace, Owners, QuotaId, QuotaResource, StatusResult};
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -31,6 +31,17 @@ pub struct ObjectRecord {
     pub counted: u64,
     /// True if `counted` may be out of date.
     pub is_active: bool,
+    /// Place of the object in its file, if a writer has reported it.
+    pub place: Option<ObjectPlace>,
+}
+
+/// Owners of an object, and its place in its file, as a request has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Owned {
+    /// Owners of its file.
+    pub owners: Owners,
+    /// Place of the object; `None` leaves what is known.
+    pub place: Option<ObjectPlace>,
 }
 
 /// The store of the objects and of their records.
@@ -82,6 +93,7 @@ pub trait Objects: Send + Sync {
 #[derive(Debug)]
 struct Entry {
     payers: Payers,
+    place: Option<ObjectPlace>,
     /// Bytes according to the store.
     counted: u64,
     /// Bytes written since.
@@ -173,13 +185,13 @@ impl ObjectAccounts {
         !shard.early.insert(object)
     }
 
-    /// Returns the entry of an object, created if it has none. `owners`: those of an object without a record;
+    /// Returns the entry of an object, created if it has none. `owned`: that of an object without a record;
     /// `is_new`: it has no data yet.
     fn entry<'a>(
         &self,
         shard: &'a mut Shard,
         object: Fid,
-        owners: Owners,
+        owned: Owned,
         is_new: bool,
     ) -> StatusResult<&'a mut Entry> {
         if !shard.entries.contains_key(&object) {
@@ -187,13 +199,15 @@ impl ObjectAccounts {
             let record = match known {
                 Some(record) => record,
                 None => ObjectRecord {
-                    owners,
+                    owners: owned.owners,
                     counted: if is_new { 0 } else { self.objects.used_bytes(object)? },
                     is_active: false,
+                    place: None,
                 },
             };
+            let place = record.place.or(owned.place);
             if !record.is_active {
-                self.objects.put(object, &ObjectRecord { is_active: true, ..record })?;
+                self.objects.put(object, &ObjectRecord { is_active: true, place, ..record })?;
             }
             let is_passed = self.is_passed(shard, object);
             let payers = self.book.payers(SPACE, record.owners);
@@ -202,6 +216,7 @@ impl ObjectAccounts {
             }
             let entry = Entry {
                 payers,
+                place,
                 counted: record.counted,
                 done: 0,
                 flying: 0,
@@ -221,9 +236,9 @@ impl ObjectAccounts {
     ///
     /// # Errors
     /// Those of the store.
-    pub fn begin(&self, object: Fid, owners: Owners, is_new: bool, bytes: u64) -> StatusResult<Counted> {
+    pub fn begin(&self, object: Fid, owned: Owned, is_new: bool, bytes: u64) -> StatusResult<Counted> {
         let mut shard = self.shard(&object);
-        let entry = self.entry(&mut shard, object, owners, is_new)?;
+        let entry = self.entry(&mut shard, object, owned, is_new)?;
         entry.flying += bytes;
         entry.idle_ticks = 0;
         entry.payers.add(signed(bytes));
@@ -319,12 +334,12 @@ impl ObjectAccounts {
     ///
     /// # Errors
     /// Those of the store.
-    pub fn changed(&self, object: Fid, owners: Owners, used: u64) -> StatusResult<()> {
+    pub fn changed(&self, object: Fid, owned: Owned, used: u64) -> StatusResult<()> {
         let mut shard = self.shard(&object);
         if used == 0 && !shard.entries.contains_key(&object) && self.objects.record(object)?.is_none() {
             return Ok(());
         }
-        let entry = self.entry(&mut shard, object, owners, false)?;
+        let entry = self.entry(&mut shard, object, owned, false)?;
         let done = entry.done;
         entry.set(used, done);
         // A write may have ended between the change and now.
@@ -373,22 +388,35 @@ impl ObjectAccounts {
         }
     }
 
-    /// Changes the owners of objects, durably.
+    /// Returns the recorded owners and place of an object; `None` if it has no record.
     ///
     /// # Errors
     /// Those of the store.
-    pub fn set_owners(&self, objects: &[(Fid, Owners)]) -> StatusResult<()> {
-        for (object, owners) in objects {
-            let mut shard = self.shard(object);
-            let entry = self.entry(&mut shard, *object, *owners, false)?;
+    pub fn owned(&self, object: Fid) -> StatusResult<Option<Owned>> {
+        if let Some(entry) = self.shard(&object).entries.get(&object) {
+            return Ok(Some(Owned { owners: entry.payers.owners(), place: entry.place }));
+        }
+        let record = self.objects.record(object)?;
+        Ok(record.map(|record| Owned { owners: record.owners, place: record.place }))
+    }
+
+    /// Changes the owners of objects, and the places where they are given, durably.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn set_owners(&self, objects: impl IntoIterator<Item = (Fid, Owned)>) -> StatusResult<()> {
+        for (object, owned) in objects {
+            let mut shard = self.shard(&object);
+            let entry = self.entry(&mut shard, object, owned, false)?;
             entry.idle_ticks = 0;
+            entry.place = owned.place.or(entry.place);
             let bytes = signed(entry.counted) + signed(entry.done) + signed(entry.flying);
-            let payers = self.book.payers(SPACE, *owners);
+            let payers = self.book.payers(SPACE, owned.owners);
             entry.payers.add(-bytes);
             payers.add(bytes);
             entry.payers = payers;
-            let record = ObjectRecord { owners: *owners, counted: entry.counted, is_active: true };
-            self.objects.put(*object, &record)?;
+            let (owners, counted, place) = (owned.owners, entry.counted, entry.place);
+            self.objects.put(object, &ObjectRecord { owners, counted, is_active: true, place })?;
         }
         self.objects.sync()
     }
@@ -448,7 +476,8 @@ impl ObjectAccounts {
                 return true;
             }
             let owners = entry.payers.owners();
-            let record = ObjectRecord { owners, counted: entry.counted, is_active: false };
+            let (counted, place) = (entry.counted, entry.place);
+            let record = ObjectRecord { owners, counted, is_active: false, place };
             let stored = self.objects.put(*object, &record);
             let is_stored = stored.is_ok();
             outcome = outcome.and(stored);

@@ -22,6 +22,7 @@ mod pages;
 mod recovery;
 mod report;
 mod reserve;
+mod salvage;
 mod scan;
 mod segment;
 mod spin;

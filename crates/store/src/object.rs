@@ -307,6 +307,20 @@ pub fn repair_index(dir: &Path) -> Result<u64> {
     Ok(MetaStore::repair(&index, &options)?)
 }
 
+/// Returns up to `max` objects in the index of a store after one, in the order of their FIDs; those that only a cache of small writes
+/// has are not among them.
+///
+/// # Errors
+/// Those of the index.
+pub fn objects_after(index: &MetaStore, after: Fid, max: usize) -> Result<Vec<Fid>> {
+    let mut found = Vec::new();
+    index.scan(sequences::OBJECTS, &[], Bound::Excluded(&after.to_key()), &mut |key, _| {
+        found.extend(<&[u8; 16]>::try_from(key).ok().map(Fid::from_key));
+        if found.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    Ok(found)
+}
+
 /// Visits the objects that have a record in a table of the index of a store, in the order of their FIDs.
 ///
 /// # Errors

@@ -69,6 +69,13 @@ impl Fid {
         SEQ_NORMAL + mdt_index as u64 * SEQ_PER_TARGET
     }
 
+    /// Returns the directory of an MDT for inodes without names, `.lustre/lost+found/MDTxxxx`: in a sequence that the
+    /// MDT assigns neither to clients nor to objects.
+    pub const fn lost_and_found(mdt_index: u16) -> Fid {
+        let first = Fid::first_sequence_of_mdt(mdt_index);
+        Fid::new(if mdt_index == 0 { first } else { first + 0xffff }, 1, 0)
+    }
+
     /// Returns big-endian bytes, so that byte order is FID order in sorted stores.
     pub fn to_key(&self) -> [u8; FID_BYTES] {
         let mut key = [0u8; FID_BYTES];

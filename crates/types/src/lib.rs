@@ -44,7 +44,7 @@ pub use job::JobId;
 pub use nid::Nid;
 pub use nodemap::{IdKind, Nodemap, Nodemaps};
 pub use process::ProcessIdentity;
-pub use quota::{Owners, QuotaId, QuotaKind, QuotaLimits, QuotaResource};
+pub use quota::{ObjectPlace, Owners, QuotaId, QuotaKind, QuotaLimits, QuotaResource};
 pub use security::{Security, SecurityError};
 pub use standing::Standing;
 pub use status::{Status, StatusResult};

@@ -1,5 +1,6 @@
 //! Quotas: whose space and inodes are counted, and what they may use.
 
+use crate::Fid;
 use std::fmt;
 
 /// What an id of a quota stands for.
@@ -72,6 +73,26 @@ pub struct Owners {
     pub gid: u32,
     /// Project id; 0 if none.
     pub projid: u32,
+}
+
+/// The file that an object belongs to, and the place of the object in its layout: what a rebuilt layout needs (Lustre:
+/// `filter_fid` with `ost_layout`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct ObjectPlace {
+    /// FID of the file.
+    pub file: Fid,
+    /// Number of the component in the file; 0 in a plain layout.
+    pub component: u32,
+    /// Offset of the first byte of the component in the file.
+    pub start: u64,
+    /// One past the last byte of the component, `u64::MAX` for the end of the file.
+    pub end: u64,
+    /// Stripe size in bytes.
+    pub stripe_size: u32,
+    /// Number of stripes of the component.
+    pub stripe_count: u16,
+    /// Number of the object among them, from 0.
+    pub stripe: u16,
 }
 
 impl Owners {

@@ -16,7 +16,8 @@ use crate::mgs::{
     CapabilityKey, FsConfig, Hidden, IssuedKey, MgsReply, MgsRequest, PoolChange, PoolConfig, TargetConfig,
 };
 use crate::oss::{
-    Advice, Charge, FallocateKind, LoggedReply, ObjectAttr, OssCall, OssReply, OssRequest, SeekKind,
+    Advice, Charge, FallocateKind, KnownObject, LoggedReply, ObjectAttr, OssCall, OssReply, OssRequest,
+    OwnedObject, SeekKind,
 };
 use crate::replay::REPLAYED_MAX;
 use nacre_types::ioctl::MIGRATED_MAX;
@@ -71,7 +72,9 @@ wire_struct!(LeaseGrant { exclusive, epoch });
 wire_struct!(LockRange { first, count });
 wire_struct!(Statfs { block_size, blocks, blocks_free, blocks_available, files, files_free, state });
 wire_struct!(ObjectAttr { size, blocks, mtime });
-wire_struct!(Charge { owners, is_exempt });
+wire_struct!(Charge { owners, is_exempt, place });
+wire_struct!(OwnedObject { object, owners, place });
+wire_struct!(KnownObject { object, attr, owners, place });
 wire_struct!(Capability { rights, epoch, expires_s, tag });
 wire_struct!(FileCapabilities { fid, rights, epoch, expires_s, life_s, objects });
 
@@ -201,6 +204,8 @@ wire_enum!(OssRequest {
     17 = DataVersion { object },
     18 = QuotaRound { round },
     19 = SetOwners { objects },
+    20 = Examine { objects },
+    21 = ListObjects { after, count },
 });
 
 wire_enum!(OssReply {
@@ -216,6 +221,7 @@ wire_enum!(OssReply {
     9 = Version { attr, version },
     10 = Quota(report),
     11 = Logged { transno, last_committed, reply },
+    12 = Known(objects),
 });
 wire_enum!(LoggedReply {
     0 = Written { bytes, is_near_quota },

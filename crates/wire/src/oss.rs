@@ -8,7 +8,7 @@ pub use crate::mds::Statfs;
 use crate::quota::{QuotaReport, QuotaRound};
 use nacre_lock::Mode;
 use nacre_lock::Outcome;
-use nacre_types::{Capability, ClientUuid, Fid, ObjectNeed, Owners, Rights, Timestamp, TransNo};
+use nacre_types::{Capability, ClientUuid, Fid, ObjectNeed, ObjectPlace, Owners, Rights, Timestamp, TransNo};
 
 /// Target of a search in an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,11 +53,39 @@ pub struct Charge {
     pub owners: Owners,
     /// True if no limit applies to the caller: root. Ignored from clients whose root is not that of the file system.
     pub is_exempt: bool,
+    /// The object's place in its file, for an object that is not known to be written; the OST stores it, so that the
+    /// layout of the file can be rebuilt.
+    pub place: Option<ObjectPlace>,
 }
 
 impl Charge {
     /// Space of root.
-    pub const ROOT: Charge = Charge { owners: Owners { uid: 0, gid: 0, projid: 0 }, is_exempt: false };
+    pub const ROOT: Charge =
+        Charge { owners: Owners { uid: 0, gid: 0, projid: 0 }, is_exempt: false, place: None };
+}
+
+/// An object with what its OST stores about its file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnedObject {
+    /// The object.
+    pub object: Fid,
+    /// Owners of its file.
+    pub owners: Owners,
+    /// Its place in the file; `None` leaves what the OST has.
+    pub place: Option<ObjectPlace>,
+}
+
+/// An object as its OST knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KnownObject {
+    /// The object.
+    pub object: Fid,
+    /// Its attributes; without a time of change if it does not exist.
+    pub attr: ObjectAttr,
+    /// Recorded owners; `None` for an object without data.
+    pub owners: Option<Owners>,
+    /// Recorded place in its file.
+    pub place: Option<ObjectPlace>,
 }
 
 /// Request to an object server. Bulk data travels separately: `Write` sends, `Read` receives.
@@ -227,8 +255,21 @@ pub enum OssRequest {
     /// From an MDT: the owners of files, and with them those of their objects, have changed. Durable before the reply.
     /// Reply: `Done`.
     SetOwners {
-        /// Objects with their owners, at most 4096; they need not exist yet.
-        objects: Vec<(Fid, Owners)>,
+        /// Objects with their owners and places, at most 4096; they need not exist yet.
+        objects: Vec<OwnedObject>,
+    },
+    /// From an MDT that checks layouts: returns what the OST knows of objects. Reply: `Known`, one entry for each.
+    Examine {
+        /// Objects to look up, at most 4096.
+        objects: Vec<Fid>,
+    },
+    /// From an MDT that looks for orphan objects: lists objects that exist. Reply: `Known`; fewer than `count` only at
+    /// the end of the sequence.
+    ListObjects {
+        /// Object after which the list begins; its sequence is listed.
+        after: Fid,
+        /// Most objects to list, up to 4096.
+        count: u32,
     },
 }
 
@@ -305,7 +346,9 @@ impl OssRequest {
             | OssRequest::Destroy { .. }
             | OssRequest::Evict { .. }
             | OssRequest::QuotaRound { .. }
-            | OssRequest::SetOwners { .. } => return None,
+            | OssRequest::SetOwners { .. }
+            | OssRequest::Examine { .. }
+            | OssRequest::ListObjects { .. } => return None,
         };
         Some(ObjectNeed { object, any_of })
     }
@@ -388,6 +431,8 @@ pub enum OssReply {
     },
     /// Report for a quota round.
     Quota(QuotaReport),
+    /// Objects as the OST knows them.
+    Known(Vec<KnownObject>),
     /// Reply to a remote client that changed data in the log of a metadata target, which may lose it with its host:
     /// the client keeps the change until it is durable.
     Logged {

@@ -2,7 +2,8 @@
 //! which the master and the targets exchange limits for usage.
 
 use crate::codec::{Decode, DecodeResult, Encode, Reader, wire_code, wire_enum, wire_lists, wire_struct};
-use nacre_types::{Fid, Owners, QuotaId, QuotaKind, QuotaLimits, QuotaResource};
+use crate::oss::{KnownObject, OwnedObject};
+use nacre_types::{ObjectPlace, Owners, QuotaId, QuotaKind, QuotaLimits, QuotaResource};
 
 /// Entries in one message of a round.
 pub const QUOTA_ENTRIES_MAX: usize = 4096;
@@ -12,8 +13,10 @@ pub const OWNED_MAX: usize = 4096;
 const SLICE_BYTES: usize = 5 + 1 + 8;
 /// Encoded [`QuotaUse`].
 const USE_BYTES: usize = 5 + 1 + 8 + 1;
-/// Encoded object with its owners.
-const OWNED_BYTES: usize = 16 + 12;
+/// Least size of an encoded object with its owners.
+const OWNED_BYTES: usize = 16 + 12 + 1;
+/// Least size of an encoded object as its OST knows it.
+const KNOWN_BYTES: usize = 16 + 8 + 8 + 1 + 1 + 1;
 
 /// A request to the quota master.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -207,6 +210,7 @@ wire_code!(QuotaKind { 0 = User, 1 = Group, 2 = Project });
 wire_code!(QuotaResource { 0 = Space, 1 = Inodes });
 wire_struct!(QuotaId { kind, id });
 wire_struct!(Owners { uid, gid, projid });
+wire_struct!(ObjectPlace { file, component, start, end, stripe_size, stripe_count, stripe });
 wire_struct!(QuotaLimits { soft, hard });
 wire_struct!(QuotaResourceState { used, limits, grace_ends_s });
 wire_struct!(QuotaState { id, space, inodes, is_default, is_complete });
@@ -234,5 +238,6 @@ wire_enum!(QuotaReply {
 wire_lists! {
     QuotaSlice: QUOTA_ENTRIES_MAX, SLICE_BYTES, "quota slices";
     QuotaUse: QUOTA_ENTRIES_MAX, USE_BYTES, "quota uses";
-    (Fid, Owners): OWNED_MAX, OWNED_BYTES, "objects with owners";
+    OwnedObject: OWNED_MAX, OWNED_BYTES, "objects with owners";
+    KnownObject: OWNED_MAX, KNOWN_BYTES, "objects";
 }

@@ -86,7 +86,9 @@ impl OssRequest {
             | OssRequest::Destroy { .. }
             | OssRequest::Evict { .. }
             | OssRequest::QuotaRound { .. }
-            | OssRequest::SetOwners { .. } => Roles::MDS,
+            | OssRequest::SetOwners { .. }
+            | OssRequest::Examine { .. }
+            | OssRequest::ListObjects { .. } => Roles::MDS,
             OssRequest::Write { .. }
             | OssRequest::Read { .. }
             | OssRequest::GetAttr { .. }

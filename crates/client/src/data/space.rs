@@ -7,6 +7,7 @@ use crate::file::group::Who;
 use crate::file::options::WriteOptions;
 use crate::file::ranges::Use;
 use crate::file::{FileState, KnownSize, ModifyTime, OpenFile, now};
+use crate::objects::placed;
 use nacre_layout::{Component, Layout, StripeObject, object_ranges, object_sizes};
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Attr, FailureResult, Fid, SetAttr, Status, StatusResult};
@@ -103,7 +104,7 @@ impl Data {
             let shared = several && !self.lease.exclusive() && !file.is_grouped();
             let cover = shared.then(|| self.locks.cover_end(file, layout, size)).transpose()?;
             let lock = cover.as_ref().map_or_else(|| self.locks.server_lock(file), |cover| cover.io);
-            self.objects.cut_objects(layout, size, lock, file.charge(false))?;
+            self.objects.cut_objects(file.fid, layout, size, lock, file.charge(false))?;
             // Without the locks, what another client had written may have arrived later.
             if cover.is_none_or(|cover| cover.is_valid()) {
                 break;
@@ -198,6 +199,7 @@ impl Data {
                 object_ranges(layout, offset, end).map(|range| {
                     let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
                     let written = range.stripe.written;
+                    let charge = placed(charge, (file.fid, layout), &range.stripe);
                     (
                         range.stripe.ost_index,
                         OssRequest::Fallocate { object, kind, offset, len, lock, written, charge },

@@ -1,5 +1,6 @@
-//! `.lustre/fid/FID` in the root: any inode by its FID, for administrators. The two directories exist in this
-//! client alone: no MDT has them, and no listing of the root shows them.
+//! `.lustre` in the root, for administrators: `.lustre/fid/FID` is any inode by its FID, `.lustre/lost+found/MDTxxxx` the
+//! directory of an MDT for inodes that have lost their names ([`Fid::lost_and_found`]), if a repair has found any. The
+//! directories above exist in this client alone: no MDT has them, and no listing of the root shows them.
 
 use crate::caller::Caller;
 use crate::inodes::{Absent, Found, Inodes, Keep};
@@ -11,15 +12,17 @@ use nacre_wire::mds::MdsRequest;
 /// Name of the first directory in the root, and of the second one in it.
 const DOT_LUSTRE_NAME: &[u8] = b".lustre";
 const BY_FID_NAME: &[u8] = b"fid";
+const LOST_NAME: &[u8] = b"lost+found";
 /// FIDs of the directories, which are Lustre's: of a sequence that is never allocated.
 const DOT_LUSTRE: Fid = Fid::new(0x2_0000_0002, 1, 0);
 const BY_FID: Fid = Fid::new(0x2_0000_0002, 2, 0);
+const LOST: Fid = Fid::new(0x2_0000_0002, 3, 0);
 /// A name that does not exist, and may exist the next time.
 const ABSENT: Absent = Absent { public: false, keep: false };
 
 /// True for the directories that no MDT has.
 fn is_virtual(fid: Fid) -> bool {
-    matches!(fid, DOT_LUSTRE | BY_FID)
+    matches!(fid, DOT_LUSTRE | BY_FID | LOST)
 }
 
 /// True for names that no program may create, move or remove.
@@ -30,7 +33,7 @@ fn is_reserved(parent: Fid, name: &[u8]) -> bool {
 /// Returns the attributes of a directory that administrators may search.
 fn attr_of(fid: Fid) -> Attr {
     let mode = FileKind::Directory.mode_bits() | 0o100;
-    let nlink = if fid == DOT_LUSTRE { 3 } else { 2 };
+    let nlink = if fid == DOT_LUSTRE { 4 } else { 2 };
     Attr { fid, mode, nlink, size: 4096, blocks: 8, ..Attr::default() }
 }
 
@@ -67,7 +70,12 @@ pub(crate) fn lookup(
         (Fid::ROOT, _) => inodes.found(attr_of(DOT_LUSTRE), 0, false),
         (DOT_LUSTRE, b"..") => inodes.lookup_self(Fid::ROOT).map_err(Failure::logged),
         (DOT_LUSTRE, BY_FID_NAME) => inodes.found(attr_of(BY_FID), 0, false),
-        (BY_FID, b"..") => inodes.found(attr_of(DOT_LUSTRE), 0, false),
+        (DOT_LUSTRE, LOST_NAME) => inodes.found(attr_of(LOST), 0, false),
+        (BY_FID | LOST, b"..") => inodes.found(attr_of(DOT_LUSTRE), 0, false),
+        (LOST, name) => match mdt_of(name) {
+            Some(mdt) => lookup_fid(inodes, Fid::lost_and_found(mdt)),
+            None => return Ok(Some(Err(ABSENT))),
+        },
         (BY_FID, name) => match std::str::from_utf8(name).ok().and_then(|text| text.parse().ok()) {
             Some(fid) => lookup_fid(inodes, fid),
             None => return Ok(Some(Err(ABSENT))),
@@ -82,6 +90,13 @@ pub(crate) fn lookup(
         Err(failure) if is_absence(&failure) => Ok(Some(Err(ABSENT))),
         Err(failure) => Err(failure),
     }
+}
+
+/// Returns the index in the name of an MDT, `MDT0001`.
+fn mdt_of(name: &[u8]) -> Option<u16> {
+    let digits = std::str::from_utf8(name).ok()?.strip_prefix("MDT")?;
+    let index = u16::from_str_radix(digits, 16).ok()?;
+    (name == format!("MDT{index:04x}").as_bytes()).then_some(index)
 }
 
 fn lookup_fid(inodes: &Inodes, fid: Fid) -> FailureResult<Found> {
@@ -104,13 +119,26 @@ pub(crate) fn access(caller: &Caller, fid: Fid, mask: u8) -> Option<StatusResult
 /// # Errors
 /// `EOVERFLOW` never, as its FIDs are known.
 pub(crate) fn list(
+    inodes: &Inodes,
     fid: Fid,
     offset: u64,
     take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
 ) -> StatusResult<()> {
-    let above = if fid == BY_FID { DOT_LUSTRE } else { Fid::ROOT };
-    let inner = (fid == DOT_LUSTRE).then_some((BY_FID_NAME, BY_FID));
-    let names = [(&b"."[..], fid), (&b".."[..], above)].into_iter().chain(inner);
+    let above = if fid == DOT_LUSTRE { Fid::ROOT } else { DOT_LUSTRE };
+    let mut inner: Vec<(Vec<u8>, Fid)> = vec![(b".".to_vec(), fid), (b"..".to_vec(), above)];
+    match fid {
+        DOT_LUSTRE => inner.extend([(BY_FID_NAME.to_vec(), BY_FID), (LOST_NAME.to_vec(), LOST)]),
+        LOST => {
+            for mdt in 0..inodes.requests.mdts.len() as u16 {
+                let fid = Fid::lost_and_found(mdt);
+                if lookup_fid(inodes, fid).is_ok() {
+                    inner.push((format!("MDT{mdt:04x}").into_bytes(), fid));
+                }
+            }
+        }
+        _ => {}
+    }
+    let names = inner.iter().map(|(name, fid)| (&name[..], *fid));
     for (next, (name, fid)) in (1u64..).zip(names).skip_while(|(next, _)| *next <= offset) {
         let entry = ListedEntry {
             name,

@@ -1,7 +1,7 @@
 //! Transfers between buffers and the objects of a layout.
 
 use crate::objects::idle::Pace;
-use crate::objects::{LARGE_BYTES, Objects};
+use crate::objects::{LARGE_BYTES, Objects, placed};
 use nacre_env::clock::Instant;
 use nacre_layout::{Chunk, Layout, StripeObject, chunks};
 use nacre_rpc::{IoCall, OssEndpoint};
@@ -173,8 +173,8 @@ impl Objects {
                 // Durable writes stay whole: several would mean several flushes of a disk.
                 let pieces = if how.sync { None } else { self.divided(&chunk, &self.write_pace) };
                 let outcome = self.requests.with_space(fid, || match &pieces {
-                    Some(pieces) => self.write_chunks(pieces, data, how),
-                    None => self.write_chunk(&chunk, data, how),
+                    Some(pieces) => self.write_chunks((fid, layout), pieces, data, how),
+                    None => self.write_chunk((fid, layout), &chunk, data, how),
                 });
                 (outcome, one)
             }
@@ -185,13 +185,14 @@ impl Objects {
                         many.push((stripe, self.requests.epoch_of(stripe.ost_index)));
                     }
                 }
-                (self.requests.with_space(fid, || self.write_chunks(&parts, data, how)), many)
+                (self.requests.with_space(fid, || self.write_chunks((fid, layout), &parts, data, how)), many)
             }
         }
     }
 
     fn write_request(
         &self,
+        of: (Fid, &Layout),
         chunk: &Chunk,
         WriteHow { sync, lock, charge }: WriteHow,
     ) -> FailureResult<(&dyn OssEndpoint, OssRequest)> {
@@ -205,25 +206,37 @@ impl Objects {
             lock,
             incarnation: endpoint.incarnation(),
             written: stripe.written,
-            charge,
+            charge: placed(charge, of, &stripe),
         };
         Ok((endpoint, request))
     }
 
-    fn write_chunk(&self, chunk: &Chunk, data: &[u8], how: WriteHow) -> FailureResult<usize> {
-        let (endpoint, request) = self.write_request(chunk, how)?;
+    fn write_chunk(
+        &self,
+        of: (Fid, &Layout),
+        chunk: &Chunk,
+        data: &[u8],
+        how: WriteHow,
+    ) -> FailureResult<usize> {
+        let (endpoint, request) = self.write_request(of, chunk, how)?;
         let data = &data[..chunk.len as usize];
         let reply = endpoint.call(&request, Bulk::Send(data));
         self.written(chunk, how, reply).explain(|context| self.about_piece(context.action("write"), chunk))
     }
 
-    fn write_chunks(&self, parts: &[Chunk], data: &[u8], how: WriteHow) -> FailureResult<usize> {
+    fn write_chunks(
+        &self,
+        of: (Fid, &Layout),
+        parts: &[Chunk],
+        data: &[u8],
+        how: WriteHow,
+    ) -> FailureResult<usize> {
         let mut calls = Vec::with_capacity(parts.len());
         let mut rest = data;
         for chunk in parts {
             let (mine, after) = rest.split_at(chunk.len as usize);
             rest = after;
-            let (endpoint, request) = self.write_request(chunk, how)?;
+            let (endpoint, request) = self.write_request(of, chunk, how)?;
             calls.push(IoCall { endpoint, request, bulk: Bulk::Send(mine) });
         }
         let mut total = 0;

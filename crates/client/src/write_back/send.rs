@@ -1,8 +1,8 @@
 //! Sends dirty windows.
 
 use crate::file::FileState;
-use crate::objects::LARGE_BYTES;
 use crate::objects::transfer::{Notes, Placed, Touched, WriteHow};
+use crate::objects::{LARGE_BYTES, placed};
 use crate::requests::target_of;
 use crate::write_back::WriteBack;
 use crate::write_back::pool::WINDOW_BYTES;
@@ -88,7 +88,7 @@ impl WriteBack {
         }
         let charge = file.charge(false);
         let calls: FailureResult<Vec<IoCall<'_>>> =
-            pieces.iter().map(|piece| self.call_of(&jobs[piece.job], piece, charge)).collect();
+            pieces.iter().map(|piece| self.call_of(file, &jobs[piece.job], piece, charge)).collect();
         let calls = match calls {
             Ok(calls) => calls,
             Err(failure) => {
@@ -110,7 +110,7 @@ impl WriteBack {
             let written = |reply| self.requests.quotas.written(ost_index, charge.owners, reply);
             let result = match check(reply.and_then(written), piece) {
                 Err(Status::ENOSPC) => self.requests.with_space(file.fid, || {
-                    let IoCall { endpoint, request, bulk } = self.call_of(job, piece, charge)?;
+                    let IoCall { endpoint, request, bulk } = self.call_of(file, job, piece, charge)?;
                     Ok(check(endpoint.call(&request, bulk).and_then(written), piece)?)
                 }),
                 result => result.map_err(Failure::from),
@@ -126,12 +126,21 @@ impl WriteBack {
         results
     }
 
-    fn call_of<'a>(&'a self, job: &'a Job, piece: &Piece, charge: Charge) -> FailureResult<IoCall<'a>> {
+    fn call_of<'a>(
+        &'a self,
+        file: &FileState,
+        job: &'a Job,
+        piece: &Piece,
+        charge: Charge,
+    ) -> FailureResult<IoCall<'a>> {
         let (start, len) = (piece.start as usize, (piece.end - piece.start) as usize);
         // SAFETY: spans end within the buffer and name bytes that were written; the table gave the window out
         // while no thread filled it, so no thread changes the bytes while the job exists.
         let data = unsafe { std::slice::from_raw_parts(job.window.buffer.start().add(start), len) };
         let offset = job.key.offset() + u64::from(piece.start);
+        let stripe = &job.window.stripe;
+        let layout = if stripe.written { None } else { file.lock().layout.clone() };
+        let charge = layout.map_or(charge, |layout| placed(charge, (file.fid, &layout), stripe));
         Ok(IoCall {
             endpoint: self.requests.ost(job.window.budget.ost_index)?,
             request: OssRequest::Write {

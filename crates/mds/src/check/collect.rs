@@ -1,6 +1,7 @@
-//! Inventory of a metadata store in memory.
+//! Inventory of metadata stores in memory.
 
-use super::Problem;
+use super::contents::{faults_of, layout_of};
+use super::{Kind, Problem};
 use crate::error::MdsError;
 use crate::shards::{named_in, shards_of};
 use crate::tables::{
@@ -9,18 +10,16 @@ use crate::tables::{
     change_index, decode_op_key, split_destroy_key, split_dirent_key, split_link_key, split_xattr_key,
 };
 use crate::transactions::state::{decode_prepared, decode_record};
-use nacre_layout::DirDefault;
-use nacre_layout::user;
+use nacre_layout::StripeObject;
 use nacre_ondisk::quota::split_limit_key;
 use nacre_ondisk::{
-    ChangeRecord, ChangeUserRecord, ChangesHeadRecord, DirentRecord, GraceRecord, InodeRecord, LimitRecord,
-    LinkRecord, MdtRecord, OstMarkRecord, OwnerRecord, XattrRecord,
+    ChangeRecord, ChangeUserRecord, ChangesHeadRecord, DataRecord, DirentRecord, GraceRecord, InodeRecord,
+    LimitRecord, LinkRecord, MdtRecord, OstMarkRecord, OwnerRecord, XattrRecord,
 };
 use nacre_store::{MetaStore, Table};
-use nacre_types::acl::Acl;
 use nacre_types::name::name_hash;
-use nacre_types::{AttrFlags, Fid, FileKind, SizeSource};
-use nacre_wire::peer::Transaction;
+use nacre_types::{AttrFlags, Fid, FileKind};
+use nacre_wire::peer::{Transaction, Update};
 use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 
@@ -34,8 +33,8 @@ type Taker<'a> = &'a mut dyn FnMut(&mut Inventory, &[u8], &[u8]);
 pub struct Dirent {
     pub parent: Fid,
     pub name: Vec<u8>,
-    pub fid: Fid,
-    pub kind: FileKind,
+    /// Inode of the name, with its kind; `None` if the record is damaged.
+    pub to: Option<(Fid, FileKind)>,
     pub hash_is_right: bool,
     /// Position in its directory.
     pub position: u64,
@@ -54,48 +53,79 @@ pub struct Inode {
     pub subdirs: u32,
 }
 
+impl Inode {
+    pub fn new(record: InodeRecord) -> Inode {
+        Inode { record, names: Vec::new(), extra_links: Vec::new(), entries: 0, subdirs: 0 }
+    }
+}
+
+/// An object with data on an MDT, in records of its metadata store, which no layout names.
+pub struct UnusedData {
+    pub object: Fid,
+    pub size: u64,
+    /// Keys of its records.
+    pub keys: Vec<Vec<u8>>,
+}
+
 /// All records of the stores read.
 #[derive(Default)]
 pub struct Inventory {
     pub inodes: HashMap<Fid, Inode>,
+    /// Inodes with damaged records.
+    pub damaged: HashSet<Fid>,
     pub dirents: Vec<Dirent>,
     pub names: u64,
     pub objects: u64,
     pub destroys: u64,
     pub orphans: HashMap<Fid, OrphanKind>,
-    /// Records of inodes that do not exist, with their kinds.
-    pub leftovers: Vec<(Fid, &'static str)>,
-    /// Largest used id by OST index, where it is beyond the mark.
-    pub marks: HashMap<u16, OstMarkRecord>,
+    /// Names in the links table.
+    pub links: Vec<(Fid, Fid, Vec<u8>)>,
+    /// Inodes with extended attributes, and the flags that these imply.
+    pub xattrs: HashMap<Fid, AttrFlags>,
+    /// By MDT and OST: largest object id in use.
+    pub marks: HashMap<(u16, u16), OstMarkRecord>,
+    /// The same as far as layouts show it.
+    pub used_ids: HashMap<(u16, u16), OstMarkRecord>,
+    /// Seeds of the hash of names by MDT.
+    pub seeds: HashMap<u16, u64>,
     pub problems: Vec<Problem>,
-    /// Objects on this MDT that layouts name, or whose files prepared transactions may bring here.
+    /// Records that repair removes: MDT, table, key.
+    pub bad: Vec<(u16, Table, Vec<u8>)>,
+    /// Changelogs whose heads repair rebuilds: MDT, first and last index, largest number of a user.
+    pub changelogs: HashMap<u16, (u64, u64, u32)>,
+    /// Objects on MDTs that layouts name, or whose files prepared transactions may bring.
     pub data_used: HashSet<Fid>,
-    /// Keys of the records of objects on this MDT that no layout names.
-    pub data_unused: Vec<Vec<u8>>,
-    /// True if a record that may name objects on this MDT cannot be decoded.
-    data_unsure: bool,
+    /// Objects that layouts on these MDTs name, or that wait to be destroyed.
+    pub objects_used: HashSet<(u16, Fid)>,
+    pub data_unused: Vec<UnusedData>,
+    /// New owners and places of objects that their OSTs may not know yet.
+    pub owner_changes: HashMap<(u16, Fid), OwnerRecord>,
     /// Indexes of the MDTs that were read.
     covered: HashSet<u16>,
-    /// Index of the MDT that was read last.
+    /// True if a store has lost records, so that inodes may be missing whose names are not.
+    pub is_partial: bool,
+    /// Index of the MDT that is read.
     mdt_index: u16,
     read: u64,
 }
 
 impl Inventory {
-    /// Reads the store of one MDT.
-    pub fn read(
-        store: &MetaStore,
-        mdt_index: u16,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<Inventory, MdsError> {
+    /// Reads the stores of MDTs of one file system.
+    pub fn read(stores: &[(&MetaStore, u16)], progress: &mut dyn FnMut(u64)) -> Result<Inventory, MdsError> {
         let mut all = Inventory::default();
-        all.add(store, mdt_index, progress)?;
+        for (store, index) in stores {
+            all.add(store, *index, progress)?;
+        }
+        // Data of files that other MDTs name was read before their layouts.
+        let unused = |data: &UnusedData| !all.data_used.contains(&data.object);
+        let mut left = std::mem::take(&mut all.data_unused);
+        left.retain(unused);
+        all.data_unused = left;
         all.connect();
         Ok(all)
     }
 
-    /// Reads the store of another MDT of the same file system.
-    pub fn add(
+    fn add(
         &mut self,
         store: &MetaStore,
         mdt_index: u16,
@@ -104,11 +134,9 @@ impl Inventory {
         let all = self;
         all.covered.insert(mdt_index);
         all.mdt_index = mdt_index;
-        // Marks belong to one MDT each.
-        all.marks.clear();
-        all.data_unsure = false;
         let seed = store.get(META, META_KEY, |value| value.and_then(|v| MdtRecord::decode(v).ok()))?;
         let seed = seed.map_or(0, |record| record.hash_seed);
+        all.seeds.insert(mdt_index, seed);
         all.each(store, OST_MARKS, progress, &mut |all, key, value| all.take_mark(key, value))?;
         all.each(store, INODES, progress, &mut |all, key, value| all.take_inode(key, value))?;
         all.each(store, DIRENTS, progress, &mut |all, key, value| all.take_dirent(seed, key, value))?;
@@ -117,10 +145,11 @@ impl Inventory {
         all.each(store, ORPHANS, progress, &mut |all, key, value| all.take_orphan(key, value))?;
         all.each(store, PREPARED, progress, &mut |all, key, value| all.take_prepared(key, value))?;
         all.each(store, TRANSACTIONS, progress, &mut |all, key, value| all.take_transaction(key, value))?;
-        all.each(store, DATA, progress, &mut |all, key, _| all.take_data(key))?;
+        all.each(store, DATA, progress, &mut |all, key, value| all.take_data(key, value))?;
         all.each(store, DESTROYS, progress, &mut |all, key, _| all.take_destroy(key))?;
         all.check_changes(store, progress)?;
         all.check_quotas(store, progress)?;
+        all.is_partial |= store.is_partial();
         progress(all.read);
         Ok(())
     }
@@ -143,212 +172,209 @@ impl Inventory {
         Ok(())
     }
 
-    fn damaged(&mut self, fid: Fid, text: String) {
-        self.problems.push(Problem { fid, text, repairable: false });
+    fn found(&mut self, kind: Kind, fid: Fid, text: String) {
+        let mdt = if fid.is_zero() { self.mdt_index } else { fid.mdt_index() };
+        self.problems.push(Problem { fid, mdt, kind, text, repairable: true });
+    }
+
+    /// Reports a record, which repair removes.
+    fn bad(&mut self, table: Table, key: &[u8], kind: Kind, fid: Fid, text: String) {
+        self.found(kind, fid, text);
+        self.bad.push((self.mdt_index, table, key.to_vec()));
     }
 
     /// Checks the changelog: its head, its users, and each record.
     fn check_changes(&mut self, store: &MetaStore, progress: &mut dyn FnMut(u64)) -> Result<(), MdsError> {
         let head = store.get(META, CHANGES_HEAD_KEY, |value| value.map(ChangesHeadRecord::decode))?;
+        let mut known: Option<(u64, u64, u32)> = None;
         let head = match head {
             Some(Err(error)) => {
-                self.damaged(Fid::ZERO, format!("the head of the changelog is damaged: {error}"));
+                let text = format!("the head of the changelog is damaged: {error}");
+                self.found(Kind::Changelog, Fid::ZERO, text);
+                known = Some((u64::MAX, 0, 0));
                 None
             }
             head => head.and_then(Result::ok),
         };
         self.each(store, CHANGE_USERS, progress, &mut |all, key, value| {
             let id = <[u8; 4]>::try_from(key).map(u32::from_be_bytes).unwrap_or_default();
-            match ChangeUserRecord::decode(value) {
-                Err(error) => {
-                    all.damaged(Fid::ZERO, format!("changelog user cl{id} has a damaged record: {error}"));
-                }
+            let text = match ChangeUserRecord::decode(value) {
+                Err(error) => format!("changelog user cl{id} has a damaged record: {error}"),
                 Ok(_) if head.is_some_and(|head| id == 0 || id > head.last_user) => {
-                    all.damaged(Fid::ZERO, format!("changelog user cl{id} was never registered"));
+                    format!("changelog user cl{id} was never registered")
                 }
-                Ok(_) => {}
-            }
+                Ok(_) => {
+                    known = known.map(|(first, last, user)| (first, last, user.max(id)));
+                    return;
+                }
+            };
+            all.bad(CHANGE_USERS, key, Kind::Changelog, Fid::ZERO, text);
         })?;
         self.each(store, CHANGES, progress, &mut |all, key, value| {
             let index = change_index(key).unwrap_or_default();
-            if let Err(error) = ChangeRecord::decode(value) {
-                all.damaged(Fid::ZERO, format!("changelog record {index} is damaged: {error}"));
+            let damage = ChangeRecord::decode(value).err();
+            if let Some(error) = &damage {
+                let text = format!("changelog record {index} is damaged: {error}");
+                all.found(Kind::Changelog, Fid::ZERO, text);
             }
-            if head.is_some_and(|head| !(head.first..head.limit).contains(&index)) {
+            let is_outside = head.is_some_and(|head| !(head.first..head.limit).contains(&index));
+            if is_outside {
                 let text = format!("changelog record {index} is outside the range of the changelog's head");
-                all.damaged(Fid::ZERO, text);
+                all.found(Kind::Changelog, Fid::ZERO, text);
             }
-        })
+            match damage.is_some() || is_outside {
+                true => all.bad.push((all.mdt_index, CHANGES, key.to_vec())),
+                false => known = known.map(|(first, last, user)| (first.min(index), last.max(index), user)),
+            }
+        })?;
+        self.changelogs.extend(known.map(|known| (self.mdt_index, known)));
+        Ok(())
     }
 
     /// Checks the records of quotas.
     fn check_quotas(&mut self, store: &MetaStore, progress: &mut dyn FnMut(u64)) -> Result<(), MdsError> {
         if let Some(Err(error)) = store.get(META, QUOTA_GRACES_KEY, |value| value.map(GraceRecord::decode))? {
-            self.damaged(Fid::ZERO, format!("the grace times of quotas are damaged: {error}"));
+            let text = format!("the grace times of quotas are damaged: {error}");
+            self.bad(META, QUOTA_GRACES_KEY, Kind::Quota, Fid::ZERO, text);
         }
         self.each(store, QUOTA_LIMITS, progress, &mut |all, key, value| {
-            if let (_, Err(error)) = (split_limit_key(key), LimitRecord::decode(value)) {
-                all.damaged(Fid::ZERO, format!("a limit of a quota is damaged: {error}"));
-            } else if split_limit_key(key).is_none() {
-                all.damaged(Fid::ZERO, "a limit of a quota has an impossible key".to_owned());
-            }
+            let text = match (split_limit_key(key), LimitRecord::decode(value)) {
+                (_, Err(error)) => format!("a limit of a quota is damaged: {error}"),
+                (None, _) => "a limit of a quota has an impossible key".to_owned(),
+                _ => return,
+            };
+            all.bad(QUOTA_LIMITS, key, Kind::Quota, Fid::ZERO, text);
         })?;
         self.each(store, OWNER_CHANGES, progress, &mut |all, key, value| {
             let object = split_destroy_key(key).map(|(_, object)| object);
-            match (object, OwnerRecord::decode(value)) {
-                (Some(_), Ok(_)) => {}
-                (object, _) => {
+            match (split_destroy_key(key), OwnerRecord::decode(value)) {
+                (Some(name), Ok(record)) => drop(all.owner_changes.insert(name, record)),
+                _ => {
                     let text = "the record of its new owners is damaged".to_owned();
-                    all.damaged(object.unwrap_or(Fid::ZERO), text);
+                    all.found(Kind::Quota, object.unwrap_or(Fid::ZERO), text);
+                    all.bad.push((all.mdt_index, OWNER_CHANGES, key.to_vec()));
                 }
             }
         })
     }
 
     fn take_inode(&mut self, key: &[u8], value: &[u8]) {
-        let Ok(key) = <[u8; 16]>::try_from(key) else {
-            self.data_unsure = true;
-            return self.damaged(Fid::ZERO, "an inode has an impossible key".to_owned());
+        let Ok(fid) = <[u8; 16]>::try_from(key).map(|key| Fid::from_key(&key)) else {
+            let text = "an inode has an impossible key".to_owned();
+            return self.bad(INODES, key, Kind::DamagedRecord, Fid::ZERO, text);
         };
-        let fid = Fid::from_key(&key);
         match InodeRecord::decode(fid, value) {
             Ok(record) => {
-                self.check_contents(&fid, &record);
-                let inode =
-                    Inode { record, names: Vec::new(), extra_links: Vec::new(), entries: 0, subdirs: 0 };
-                self.inodes.insert(fid, inode);
-            }
-            Err(error) => {
-                self.data_unsure = true;
-                self.damaged(fid, format!("its record is damaged: {error}"));
-            }
-        }
-    }
-
-    fn check_contents(&mut self, fid: &Fid, record: &InodeRecord) {
-        if !record.acl.is_empty() && !matches!(Acl::parse_xattr(&record.acl), Ok(Some(_))) {
-            self.damaged(*fid, "its access ACL is damaged".to_owned());
-        }
-        let flags = record.attr.flags;
-        if record.attr.kind() == FileKind::Symlink {
-            return;
-        }
-        if !record.default_lmv.is_empty() && DirDefault::decode(&record.default_lmv).is_err() {
-            self.damaged(*fid, "its default for new directories is damaged".to_owned());
-        }
-        if record.body.is_empty() == flags.contains(AttrFlags::HAS_LAYOUT) {
-            return self.damaged(*fid, "its flags and its layout contradict each other".to_owned());
-        }
-        if !flags.contains(AttrFlags::HAS_OBJECTS) {
-            let foreign = match record.attr.is_dir() {
-                true => user::decode_foreign_directory(&record.body).is_ok(),
-                false => record.attr.is_regular() && user::decode_foreign(&record.body).is_ok(),
-            };
-            if !record.body.is_empty() && !foreign && user::decode_request(&record.body).is_err() {
-                self.damaged(*fid, "its striping request is damaged".to_owned());
-            }
-            // A file without a layout may have been created for a write that never happened.
-            let may_be_unsure = record.attr.is_regular() && record.body.is_empty();
-            if record.attr.size_source == SizeSource::Objects && !may_be_unsure {
-                self.damaged(*fid, "its size is said to be in objects, but it has none".to_owned());
-            }
-            return;
-        }
-        match user::decode_layout(&record.body) {
-            Ok(layout) => {
-                for object in layout.objects() {
-                    self.objects += 1;
-                    if object.is_on_mdt() {
-                        self.data_used.insert(object.object);
-                        continue;
-                    }
-                    self.check_mark(fid, object.ost_index, &object.object);
+                for (kind, text) in faults_of(&record) {
+                    self.found(kind, fid, text);
                 }
+                self.take_objects(fid, &record);
+                self.inodes.insert(fid, Inode::new(record));
             }
             Err(error) => {
-                self.data_unsure = true;
-                self.damaged(*fid, format!("its layout is damaged: {error}"));
+                self.damaged.insert(fid);
+                self.found(Kind::DamagedInode, fid, format!("its record is damaged: {error}"));
             }
         }
     }
 
-    fn check_mark(&mut self, fid: &Fid, ost_index: u16, object: &Fid) {
-        // A file that has moved here has objects that its first MDT allocated.
+    fn take_objects(&mut self, fid: Fid, record: &InodeRecord) {
+        let Some(layout) = layout_of(record) else { return };
+        for object in layout.objects() {
+            self.objects += 1;
+            self.objects_used.insert((object.ost_index, object.object));
+            match object.is_on_mdt() {
+                true => drop(self.data_used.insert(object.object)),
+                false => self.check_mark(fid, object),
+            }
+        }
+    }
+
+    fn check_mark(&mut self, fid: Fid, object: &StripeObject) {
+        let (ost_index, StripeObject { object, .. }) = (object.ost_index, object);
+        let key = (object.mdt_index(), ost_index);
+        let (sequence, last_used) = (object.seq, object.oid);
+        let used = self.used_ids.entry(key).or_insert(OstMarkRecord { sequence, last_used });
+        if used.sequence == sequence {
+            used.last_used = used.last_used.max(last_used);
+        }
+        // The marks of another MDT may not have been read yet.
         if object.mdt_index() != self.mdt_index {
             return;
         }
-        let mark = self.marks.get(&ost_index);
-        let used = mark.is_some_and(|mark| mark.sequence == object.seq && object.oid <= mark.last_used);
-        if used {
-            return;
+        // An object of another sequence is none of the OST, which the comparison with OSTs reports.
+        let mark = self.marks.get(&key);
+        if mark.is_none_or(|mark| mark.sequence == object.seq && object.oid > mark.last_used) {
+            let text = format!("object {object} on OST{ost_index:04x} is beyond the mark of those in use");
+            self.found(Kind::ObjectMark, fid, text);
         }
-        let text = format!("object {object} on OST{ost_index:04x} is beyond the mark of those in use");
-        self.problems.push(Problem { fid: *fid, text, repairable: true });
     }
 
     fn take_dirent(&mut self, seed: u64, key: &[u8], value: &[u8]) {
         self.names += 1;
         let Some((parent, hash, name)) = split_dirent_key(key) else {
-            return self.damaged(Fid::ZERO, "a name has an impossible key".to_owned());
+            let text = "a name has an impossible key".to_owned();
+            return self.bad(DIRENTS, key, Kind::DamagedRecord, Fid::ZERO, text);
         };
-        match DirentRecord::decode(value) {
-            Ok(record) => {
-                self.dirents.push(Dirent {
-                    parent,
-                    name: name.to_vec(),
-                    fid: record.fid,
-                    kind: record.kind,
-                    hash_is_right: name_hash(seed, name) == hash,
-                    position: hash,
-                });
-            }
-            Err(error) => {
-                let name = String::from_utf8_lossy(name).into_owned();
-                self.damaged(parent, format!("the record of name '{name}' in it is damaged: {error}"));
-            }
+        let record = DirentRecord::decode(value);
+        if let Err(error) = &record {
+            let shown = String::from_utf8_lossy(name);
+            let text = format!("the record of name '{shown}' in it is damaged: {error}");
+            self.found(Kind::DamagedName, parent, text);
         }
+        self.dirents.push(Dirent {
+            parent,
+            name: name.to_vec(),
+            to: record.ok().map(|record| (record.fid, record.kind)),
+            hash_is_right: name_hash(seed, name) == hash,
+            position: hash,
+        });
     }
 
     fn take_link(&mut self, key: &[u8], value: &[u8]) {
         let Some((fid, parent, name)) = split_link_key(key) else {
-            return self.damaged(Fid::ZERO, "a link has an impossible key".to_owned());
+            let text = "a link has an impossible key".to_owned();
+            return self.bad(LINKS, key, Kind::DamagedRecord, Fid::ZERO, text);
         };
-        if let Err(error) = LinkRecord::decode(value) {
-            self.damaged(fid, format!("a link of it is damaged: {error}"));
-        }
-        match self.inodes.get_mut(&fid) {
-            Some(inode) => inode.extra_links.push((parent, name.to_vec())),
-            None => self.leftovers.push((fid, "a link")),
+        match LinkRecord::decode(value) {
+            Ok(_) => self.links.push((fid, parent, name.to_vec())),
+            Err(error) => {
+                let text = format!("a link of it is damaged: {error}");
+                self.bad(LINKS, key, Kind::DamagedRecord, fid, text);
+            }
         }
     }
 
     fn take_xattr(&mut self, key: &[u8], value: &[u8]) {
-        let Some((fid, _)) = split_xattr_key(key) else {
-            return self.damaged(Fid::ZERO, "an extended attribute has an impossible key".to_owned());
+        let Some((fid, name)) = split_xattr_key(key) else {
+            let text = "an extended attribute has an impossible key".to_owned();
+            return self.bad(XATTRS, key, Kind::DamagedRecord, Fid::ZERO, text);
         };
         if let Err(error) = XattrRecord::decode(value) {
-            self.damaged(fid, format!("an extended attribute of it is damaged: {error}"));
+            let text = format!("an extended attribute of it is damaged: {error}");
+            return self.bad(XATTRS, key, Kind::DamagedRecord, fid, text);
         }
-        if !self.inodes.contains_key(&fid) {
-            self.leftovers.push((fid, "an extended attribute"));
-        }
+        *self.xattrs.entry(fid).or_default() |= match name {
+            crate::tables::ACL_DEFAULT => AttrFlags::HAS_DEFAULT_ACL,
+            crate::tables::CAPABILITY => AttrFlags::HAS_XATTRS | AttrFlags::HAS_CAPABILITY,
+            _ => AttrFlags::HAS_XATTRS,
+        };
     }
 
-    fn take_data(&mut self, key: &[u8]) {
+    fn take_data(&mut self, key: &[u8], value: &[u8]) {
         let Some(object) = key.first_chunk::<16>().map(Fid::from_key) else {
-            return self.damaged(Fid::ZERO, "data has an impossible key".to_owned());
+            let text = "data has an impossible key".to_owned();
+            return self.bad(DATA, key, Kind::DamagedRecord, Fid::ZERO, text);
         };
-        if !self.data_used.contains(&object) {
-            if key.len() == 16 {
-                let text = match self.data_unsure {
-                    true => "is an object with data that no record names which can be read: it stays",
-                    false => "is an object with data that belongs to no file",
-                };
-                let repairable = !self.data_unsure;
-                self.problems.push(Problem { fid: object, text: text.to_owned(), repairable });
-            }
-            if !self.data_unsure {
-                self.data_unused.push(key.to_vec());
+        if self.data_used.contains(&object) {
+            return;
+        }
+        match self.data_unused.last_mut().filter(|last| last.object == object) {
+            Some(last) => last.keys.push(key.to_vec()),
+            None => {
+                let head = DataRecord::decode(value).ok().filter(|_| key.len() == 16);
+                let size = head.map_or(0, |head| head.size);
+                self.data_unused.push(UnusedData { object, size, keys: vec![key.to_vec()] });
             }
         }
     }
@@ -358,8 +384,8 @@ impl Inventory {
         match decode_op_key(key).and_then(|_| decode_prepared(value)) {
             Some((fids, _)) => self.data_used.extend(fids),
             None => {
-                self.data_unsure = true;
-                self.damaged(Fid::ZERO, "the record of a prepared transaction is damaged".to_owned());
+                let text = "the record of a prepared transaction is damaged".to_owned();
+                self.bad(PREPARED, key, Kind::Transaction, Fid::ZERO, text);
             }
         }
     }
@@ -367,35 +393,52 @@ impl Inventory {
     /// Inodes that a committed transaction brings here need no check: the transaction stays prepared until
     /// they have arrived.
     fn take_transaction(&mut self, key: &[u8], value: &[u8]) {
-        if decode_op_key(key).and_then(|_| decode_record::<Transaction>(value)).is_none() {
-            self.damaged(Fid::ZERO, "the record of a distributed transaction is damaged".to_owned());
+        let decoded = decode_op_key(key).and_then(|_| decode_record::<Transaction>(value));
+        let Some(transaction) = decoded else {
+            let text = "the record of a distributed transaction is damaged".to_owned();
+            return self.bad(TRANSACTIONS, key, Kind::Transaction, Fid::ZERO, text);
+        };
+        for update in transaction.parts.iter().flat_map(|part| &part.updates) {
+            if let Update::InodeIn { fid, record, .. } | Update::NewInode { fid, record, .. } = update
+                && let Ok(record) = InodeRecord::decode(*fid, &record.0)
+                && let Some(layout) = layout_of(&record)
+            {
+                let names = layout.objects().map(|object| (object.ost_index, object.object));
+                self.objects_used.extend(names);
+            }
         }
     }
 
     fn take_orphan(&mut self, key: &[u8], value: &[u8]) {
         let fid = <[u8; 16]>::try_from(key).map(|key| Fid::from_key(&key)).unwrap_or(Fid::ZERO);
         match OrphanKind::decode(value) {
-            Some(kind) => {
-                self.orphans.insert(fid, kind);
+            Some(kind) => drop(self.orphans.insert(fid, kind)),
+            None => {
+                let text = "its entry on the list of inodes without names is damaged".to_owned();
+                self.bad(ORPHANS, key, Kind::DamagedRecord, fid, text);
             }
-            None => self.damaged(fid, "its entry on the list of inodes without names is damaged".to_owned()),
         }
     }
 
     fn take_destroy(&mut self, key: &[u8]) {
         self.destroys += 1;
-        if split_destroy_key(key).is_none() {
-            self.damaged(Fid::ZERO, "an entry of the log of objects to destroy is damaged".to_owned());
+        match split_destroy_key(key) {
+            Some(object) => drop(self.objects_used.insert(object)),
+            None => {
+                let text = "an entry of the log of objects to destroy is damaged".to_owned();
+                self.bad(DESTROYS, key, Kind::DamagedRecord, Fid::ZERO, text);
+            }
         }
     }
 
     fn take_mark(&mut self, key: &[u8], value: &[u8]) {
         let index = <[u8; 2]>::try_from(key).map(u16::from_be_bytes);
         match (index, OstMarkRecord::decode(value)) {
-            (Ok(index), Ok(mark)) => {
-                self.marks.insert(index, mark);
+            (Ok(index), Ok(mark)) => drop(self.marks.insert((self.mdt_index, index), mark)),
+            _ => {
+                let text = "a mark of object ids in use is damaged".to_owned();
+                self.bad(OST_MARKS, key, Kind::ObjectMark, Fid::ZERO, text);
             }
-            _ => self.damaged(Fid::ZERO, "a mark of object ids in use is damaged".to_owned()),
         }
     }
 
@@ -418,17 +461,28 @@ impl Inventory {
             && layout.is_none_or(|layout| layout.shards.iter().all(|shard| self.covers(shard)))
     }
 
-    /// Connects inodes with their names, which requires that everything was read.
+    /// Connects inodes with their names, which requires that everything was read. May be repeated after changes.
     pub fn connect(&mut self) {
+        for inode in self.inodes.values_mut() {
+            (inode.entries, inode.subdirs) = (0, 0);
+            inode.names.clear();
+            inode.extra_links.clear();
+        }
         for name in &self.dirents {
             let mut parent = name.parent;
             if let Some(directory) = self.inodes.get_mut(&name.parent) {
                 directory.entries += 1;
-                directory.subdirs += u32::from(name.kind == FileKind::Directory);
+                let is_dir = matches!(name.to, Some((_, FileKind::Directory)));
+                directory.subdirs += u32::from(is_dir);
                 parent = named_in(&directory.record);
             }
-            if let Some(inode) = self.inodes.get_mut(&name.fid) {
+            if let Some(inode) = name.to.and_then(|(fid, _)| self.inodes.get_mut(&fid)) {
                 inode.names.push((parent, name.name.clone()));
+            }
+        }
+        for (fid, parent, name) in &self.links {
+            if let Some(inode) = self.inodes.get_mut(fid) {
+                inode.extra_links.push((*parent, name.clone()));
             }
         }
     }

@@ -5,10 +5,11 @@ use crate::error::MdsError;
 use crate::records::store_path;
 use crate::tables::{DESTROYS, INODES, OST_MARKS, OWNER_CHANGES, PREPARED, TRANSACTIONS, split_destroy_key};
 use crate::transactions::state::{decode_prepared, decode_record};
-use nacre_layout::{StripeObject, user};
+use crate::tx::Tx;
+use nacre_layout::{Layout, StripeObject, user};
 use nacre_ondisk::{InodeRecord, OstMarkRecord};
 use nacre_store::MetaStore;
-use nacre_types::{AttrFlags, Fid, FileKind, Owners};
+use nacre_types::{AttrFlags, Fid, FileKind, ObjectPlace, Owners};
 use nacre_wire::peer::{Transaction, Update};
 use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
@@ -22,6 +23,8 @@ pub type ObjectName = (u16, Fid);
 pub struct ObjectReferences {
     /// File of each object that a layout names, including files without names.
     pub used: HashMap<ObjectName, Fid>,
+    /// Places in their files of objects that layouts name.
+    pub places: HashMap<ObjectName, ObjectPlace>,
     /// Owners of each file with objects.
     pub owners: HashMap<Fid, Owners>,
     /// Objects whose OSTs may not know their owners yet.
@@ -100,6 +103,7 @@ impl ObjectReferences {
                 self.shared.push((name, first));
             }
         }
+        self.places.extend(other.places);
         self.owners.extend(other.owners);
         self.owned_later.extend(other.owned_later);
         self.written.extend(other.written);
@@ -117,12 +121,14 @@ impl ObjectReferences {
 
     /// Adds the objects of an inode; `None` if the record cannot be decoded.
     fn take_inode(&mut self, fid: Fid, value: &[u8]) -> Option<()> {
-        let stripes = objects_of(fid, value)?;
-        if !stripes.is_empty() {
-            self.owners.insert(fid, Owners::from(&InodeRecord::decode(fid, value).ok()?.attr));
+        let layout = layout_in(fid, value)?;
+        if let Some((record, _)) = &layout {
+            self.owners.insert(fid, Owners::from(&record.attr));
         }
-        for stripe in stripes {
-            let name = name_of(&stripe);
+        for stripe in layout.iter().flat_map(|(_, layout)| layout.objects()) {
+            let name = name_of(stripe);
+            let place = layout.as_ref().and_then(|(_, layout)| layout.place_of(fid, &stripe.object));
+            self.places.extend(place.map(|place| (name, place)));
             if let Some(first) = self.used.insert(name, fid) {
                 self.shared.push((name, first));
             }
@@ -137,24 +143,69 @@ impl ObjectReferences {
     fn take_transaction(&mut self, transaction: &Transaction) -> Option<()> {
         for update in transaction.parts.iter().flat_map(|part| &part.updates) {
             if let Update::InodeIn { fid, record, .. } | Update::NewInode { fid, record, .. } = update {
-                self.awaited.extend(objects_of(*fid, &record.0)?.iter().map(name_of));
+                let layout = layout_in(*fid, &record.0)?;
+                self.awaited.extend(layout.iter().flat_map(|(_, layout)| layout.objects()).map(name_of));
             }
         }
         Some(())
     }
 }
 
+/// A replacement of an object in the layout of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Relayout {
+    /// File with the object.
+    pub file: Fid,
+    /// The object, by its OST.
+    pub old: ObjectName,
+    /// Object that takes its place.
+    pub new: StripeObject,
+}
+
+/// Replaces objects in layouts of files of the MDT in `dir`, which must not be running; raises its marks of object ids
+/// in use.
+///
+/// # Durability
+/// Durable on return.
+///
+/// # Errors
+/// If the store cannot be opened or changed.
+pub fn replace_objects(dir: &Path, config: &MdsConfig, changes: &[Relayout]) -> Result<(), MdsError> {
+    let store = MetaStore::open(&store_path(dir), super::changing(config))?;
+    for Relayout { file, old, new } in changes {
+        let record = store.get(INODES, &file.to_key(), |value| InodeRecord::decode(*file, value?).ok())?;
+        let Some(mut record) = record else { continue };
+        let Ok(mut layout) = user::decode_layout(&record.body) else { continue };
+        let objects = layout.components.iter_mut().flat_map(|component| &mut component.objects);
+        objects.filter(|it| (it.ost_index, it.object) == *old).for_each(|it| *it = *new);
+        layout.generation = layout.generation.wrapping_add(1);
+        record.body = user::encode_layout(file, &layout);
+        let mut tx = Tx::new(store.last_transno().0 + 1);
+        tx.put_inode(record);
+        let key = new.ost_index.to_be_bytes();
+        let mark = store.get(OST_MARKS, &key, |value| value.and_then(|it| OstMarkRecord::decode(it).ok()))?;
+        let (sequence, last_used) = (new.object.seq, new.object.oid);
+        if mark.is_none_or(|mark| mark.sequence == sequence && mark.last_used < last_used) {
+            tx.batch().put(OST_MARKS, &key, &OstMarkRecord { sequence, last_used }.encode());
+        }
+        store.commit(tx.batch())?;
+    }
+    store.sync(store.last_transno())?;
+    Ok(store.close()?)
+}
+
 fn name_of(object: &StripeObject) -> ObjectName {
     (object.ost_index, object.object)
 }
 
-/// Returns the objects that the record of an inode names; `None` if it cannot be decoded.
-fn objects_of(fid: Fid, value: &[u8]) -> Option<Vec<StripeObject>> {
+/// Returns the record of a file with objects, and its layout; the outer `None` if they cannot be decoded.
+#[expect(clippy::option_option, reason = "a file without objects is no failure")]
+fn layout_in(fid: Fid, value: &[u8]) -> Option<Option<(InodeRecord, Layout)>> {
     let record = InodeRecord::decode(fid, value).ok()?;
     let has_objects = record.attr.flags.contains(AttrFlags::HAS_OBJECTS);
     if record.attr.kind() != FileKind::Regular || !has_objects {
-        return Some(Vec::new());
+        return Some(None);
     }
     let layout = user::decode_layout(&record.body).ok()?;
-    Some(layout.objects().copied().collect())
+    Some(Some((record, layout)))
 }

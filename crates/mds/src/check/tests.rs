@@ -1,3 +1,5 @@
+mod kinds;
+
 use super::*;
 use crate::tables::{CHANGE_USERS, CHANGES, DIRENTS, INODES, XATTRS, change_key, dirent_key, xattr_key};
 use crate::tables::{PREPARED, TRANSACTIONS, op_key};
@@ -84,64 +86,6 @@ fn leftovers_and_unlisted_orphans_are_cleared() {
     damage_and_repair(
         |s, _, file, b| edit(s, b, file, |r| r.attr.flags |= AttrFlags::ORPHAN),
         "is on the list of inodes without names but has one",
-    );
-}
-
-#[test]
-fn a_damaged_record_is_reported_and_left_alone() {
-    let f = Fixture::new();
-    let file = f.file(Fid::ROOT, "f").expect("made").fid;
-    f.mds.stop().expect("stops");
-    let Fixture { dir: temp, mds, .. } = f;
-    drop(mds);
-    let store = MetaStore::open(&store_path(temp.path()), config().store).expect("opens");
-    let mut batch = Batch::new();
-    batch.put(INODES, &file.to_key(), &[1, 2, 3]);
-    store.commit(&batch).expect("commits");
-    store.close().expect("closes");
-    drop(store);
-    let report = check_dir(temp.path(), &config(), false, &mut |_| {}).expect("checks");
-    assert!(report.problems.iter().any(|p| p.fid == file && p.text.contains("its record is damaged")));
-}
-
-#[test]
-fn a_damaged_default_for_directories_is_reported() {
-    let f = Fixture::new();
-    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
-    f.mds.stop().expect("stops");
-    let Fixture { dir: temp, mds, .. } = f;
-    drop(mds);
-    let store = MetaStore::open(&store_path(temp.path()), config().store).expect("opens");
-    let mut batch = Batch::new();
-    edit(&store, &mut batch, dir, |record| {
-        record.attr.flags |= nacre_types::AttrFlags::HAS_DIR_DEFAULT;
-        record.default_lmv = b"nonsense".to_vec();
-    });
-    store.commit(&batch).expect("commits");
-    store.close().expect("closes");
-    drop(store);
-    let report = check_dir(temp.path(), &config(), false, &mut |_| {}).expect("checks");
-    let text = "its default for new directories is damaged";
-    assert!(report.problems.iter().any(|p| p.fid == dir && p.text.contains(text)), "{:#?}", report.problems);
-}
-
-#[test]
-fn data_that_belongs_to_no_file_is_found_and_removed() {
-    let object = Fid::new(0x2_0000_0401, 999, 0);
-    damage_and_repair(
-        |store, _, _, batch| {
-            let mut head = Vec::new();
-            let record = nacre_ondisk::DataRecord {
-                size: 5,
-                allocated: 4096,
-                mtime: nacre_types::Timestamp::default(),
-                inline: Some(b"bytes"),
-            };
-            record.encode(&mut head);
-            assert!(store.get(crate::tables::DATA, &object.to_key(), |v| v.is_none()).expect("reads"));
-            batch.put(crate::tables::DATA, &object.to_key(), &head);
-        },
-        "belongs to no file",
     );
 }
 

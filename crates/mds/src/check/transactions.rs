@@ -1,16 +1,22 @@
 //! Distributed transactions that some participants have committed and others have not. Recovery finishes them
-//! when the servers start.
+//! when the servers start; a repair does the same to one MDT after the other.
 
-use super::Problem;
+use super::{Kind, Problem, Targets, changing};
+use crate::config::MdsConfig;
 use crate::error::MdsError;
-use crate::tables::{FINISHED, PREPARED, TRANSACTIONS, decode_op_key, op_key};
+use crate::mds::Mds;
+use crate::osts::Osts;
+use crate::records::{read_record, store_path};
+use crate::tables::{FINISHED, META, META_KEY, PREPARED, TRANSACTIONS, decode_op_key, op_key};
 use crate::transactions::state::decode_record;
+use nacre_ondisk::MdtRecord;
 use nacre_store::{Batch, MetaStore};
 use nacre_types::Fid;
 use nacre_types::limits::MDT_COUNT_MAX;
 use nacre_wire::peer::{Transaction, TransactionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
+use std::path::Path;
 
 /// An MDT's records of distributed transactions.
 #[derive(Default)]
@@ -26,11 +32,11 @@ impl Known {
     }
 }
 
-/// Returns one problem for each committed transaction that an MDT among these has not applied.
+/// Returns the committed transactions that MDTs among these have not applied, with these MDTs.
 ///
 /// # Errors
 /// If a store cannot be read.
-pub fn unfinished(stores: &[(&MetaStore, u16)]) -> Result<Vec<Problem>, MdsError> {
+pub fn unfinished(stores: &[(&MetaStore, u16)]) -> Result<Vec<(Transaction, u16)>, MdsError> {
     let mut transactions: BTreeMap<TransactionId, Transaction> = BTreeMap::new();
     let mut known: HashMap<u16, Known> = HashMap::new();
     for (store, index) in stores {
@@ -47,22 +53,71 @@ pub fn unfinished(stores: &[(&MetaStore, u16)]) -> Result<Vec<Problem>, MdsError
             ControlFlow::Continue(())
         })?;
     }
-    let lacks = |transaction: &Transaction| {
+    let lack = |transaction: &Transaction| -> Vec<(Transaction, u16)> {
         let lacks = |mdt: &u16| known.get(mdt).is_some_and(|known| !known.has(&transaction.id));
-        transaction.parts.iter().map(|part| part.mdt).find(lacks)
+        let mdts = transaction.parts.iter().map(|part| part.mdt).filter(lacks);
+        mdts.map(|mdt| (transaction.clone(), mdt)).collect()
     };
-    let problem = |(id, mdt): (TransactionId, u16)| Problem {
+    let mut left: Vec<(Transaction, u16)> = transactions.values().flat_map(lack).collect();
+    left.sort_by_key(|(transaction, mdt)| (transaction.stamp, transaction.id, *mdt));
+    Ok(left)
+}
+
+/// Describes a transaction that an MDT has not applied.
+pub fn problem_of((transaction, mdt): &(Transaction, u16)) -> Problem {
+    Problem {
         fid: Fid::ZERO,
+        mdt: *mdt,
+        kind: Kind::Transaction,
         text: format!(
-            "transaction {id} is not finished on MDT{mdt:04x}: start the file system, which does that, and check it again"
+            "transaction {} is not finished on MDT{mdt:04x}: a repair or the next start finishes it, after which more can be checked",
+            transaction.id
         ),
-        repairable: false,
-    };
-    Ok(transactions
-        .values()
-        .filter_map(|transaction| lacks(transaction).map(|mdt| (transaction.id, mdt)))
-        .map(problem)
-        .collect())
+        repairable: true,
+    }
+}
+
+/// Applies transactions to the MDTs that lack them, in the order in which they were carried out. Each MDT runs for that
+/// time without clients, OSTs and other MDTs.
+///
+/// # Errors
+/// If an MDT cannot be opened or a transaction not applied.
+pub fn finish(targets: &Targets<'_>, unfinished: &[(Transaction, u16)]) -> Result<(), MdsError> {
+    for (dir, index) in targets.dirs {
+        let own: Vec<&Transaction> =
+            unfinished.iter().filter(|(_, mdt)| mdt == index).map(|(transaction, _)| transaction).collect();
+        if own.is_empty() {
+            continue;
+        }
+        let was_clean = set_clean(targets, dir, None)?;
+        let config = MdsConfig { index: *index, ..targets.config.clone() };
+        let mds = match Mds::open(dir, config, Osts::default()) {
+            // The next start has the store for data of files, and finishes it.
+            Err(MdsError::DataPlace(_)) => continue,
+            opened => opened?,
+        };
+        let applied =
+            own.iter().try_for_each(|transaction| mds.core.participant.apply(transaction).map(drop));
+        mds.stop()?;
+        drop(mds);
+        // Clients of the last run are still expected.
+        set_clean(targets, dir, Some(was_clean))?;
+        applied.map_err(|status| MdsError::Status { action: "finish a distributed transaction", status })?;
+    }
+    Ok(())
+}
+
+/// Returns whether an MDT was stopped in order, and changes that if requested.
+fn set_clean(targets: &Targets<'_>, dir: &Path, clean: Option<bool>) -> Result<bool, MdsError> {
+    let store = MetaStore::open(&store_path(dir), changing(targets.config))?;
+    let record = read_record(&store, dir)?;
+    if let Some(clean) = clean {
+        let mut batch = Batch::new();
+        batch.put(META, META_KEY, &MdtRecord { clean, ..record }.encode());
+        store.sync(store.commit(&batch)?)?;
+    }
+    store.close()?;
+    Ok(record.clean)
 }
 
 /// Returns transactions that are prepared on these MDTs, by index, and will never be decided: their

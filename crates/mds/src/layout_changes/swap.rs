@@ -13,7 +13,7 @@ use crate::suspend::Caller;
 use crate::tx::now;
 use nacre_layout::{Layout, LayoutForm, user};
 use nacre_ondisk::{ChangeRecord, InodeRecord};
-use nacre_types::{Attr, AttrFlags, ChangeKind, Fid, OpenHandle, SizeSource, Status, StatusResult, perm};
+use nacre_types::{Attr, AttrFlags, ChangeKind, Fid, OpenHandle, Owners, SizeSource, Status, StatusResult, perm};
 use nacre_wire::mds::{LeaseKind, MdsAnswer, MdsReply};
 
 /// The combined attributes of a file's objects.
@@ -96,6 +96,9 @@ impl LayoutChanges {
         }
         for (own, other) in [(0, 1), (1, 0)] {
             tx.put_inode(self.with_objects_of(&records[own], &records[other], &contents[other], swap)?);
+        }
+        for (fid, record) in swap.files.iter().zip(&records) {
+            self.core.commits.log_owners(&mut tx, fid, Owners::from(&record.attr))?;
         }
         for fid in swap.files {
             self.leaves.changelog.note(caller, &mut tx, &ChangeRecord::new(ChangeKind::Layout, fid));

@@ -6,8 +6,8 @@ use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_ondisk::OstMarkRecord;
 use nacre_rpc::OssEndpoint;
 use nacre_types::limits::TARGET_INDEX_MAX;
-use nacre_types::{ClientUuid, Fid, Nid, Owners, Status, StatusResult, TransNo};
-use nacre_wire::oss::{Bulk, OssReply, OssRequest, Statfs};
+use nacre_types::{ClientUuid, Fid, Nid, Status, StatusResult, TransNo};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest, OwnedObject, Statfs};
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -47,8 +47,8 @@ pub struct Pending {
     pub transno: TransNo,
     pub since: Instant,
     pub object: Fid,
-    /// Its new owners; `None` to destroy it.
-    pub owners: Option<Owners>,
+    /// Its new owners and place; `None` to destroy it.
+    pub owned: Option<OwnedObject>,
 }
 
 /// Object ids precreated at an OST.
@@ -719,12 +719,12 @@ impl Ost {
 
     /// Queues an object to be destroyed.
     pub fn destroy_later(&self, transno: TransNo, object: Fid) {
-        self.do_later(Pending { transno, since: Instant::now(), object, owners: None });
+        self.do_later(Pending { transno, since: Instant::now(), object, owned: None });
     }
 
     /// Queues new owners of an object.
-    pub fn set_owners_later(&self, transno: TransNo, object: Fid, owners: Owners) {
-        self.do_later(Pending { transno, since: Instant::now(), object, owners: Some(owners) });
+    pub fn set_owners_later(&self, transno: TransNo, owned: OwnedObject) {
+        self.do_later(Pending { transno, since: Instant::now(), object: owned.object, owned: Some(owned) });
     }
 
     fn do_later(&self, pending: Pending) {

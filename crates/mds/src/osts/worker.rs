@@ -6,8 +6,8 @@ use crate::tables::{DESTROYS, OWNER_CHANGES, destroy_key, split_destroy_key};
 use nacre_env::clock::Instant;
 use nacre_ondisk::OwnerRecord;
 use nacre_store::{Batch, MetaStore};
-use nacre_types::{Fid, Owners, Status, StatusResult, TransNo};
-use nacre_wire::oss::OssRequest;
+use nacre_types::{Fid, Status, StatusResult, TransNo};
+use nacre_wire::oss::{OssRequest, OwnedObject};
 use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -110,8 +110,8 @@ fn next_work(ost: &Ost, store: &MetaStore) -> Work {
         return Work::Nap(COMMIT_TIMEOUT - waited);
     }
     // Both kinds in the order of the log.
-    let destroys = oldest.owners.is_none();
-    let alike = state.pending.iter().take(DESTROY_MAX).take_while(|it| it.owners.is_none() == destroys);
+    let destroys = oldest.owned.is_none();
+    let alike = state.pending.iter().take(DESTROY_MAX).take_while(|it| it.owned.is_none() == destroys);
     let count = alike.count();
     state.destroying = count;
     Work::Destroy(state.pending.drain(..count).collect())
@@ -132,15 +132,15 @@ fn nap(ost: &Ost, time: Duration) {
 
 /// Reads the destroys that the log has in addition to those in memory.
 fn rescan(ost: &Ost, store: &MetaStore) {
-    let mut found: Vec<(Fid, Option<Owners>)> = Vec::new();
+    let mut found: Vec<(Fid, Option<OwnedObject>)> = Vec::new();
     let transno = store.last_transno();
     let prefix = ost.index.to_be_bytes();
     // New owners first: an object may be in both logs.
     let scanned = store.scan(OWNER_CHANGES, &prefix, Bound::Unbounded, &mut |key, value| {
-        let owners = OwnerRecord::decode(value).map(|record| record.owners);
-        found.extend(
-            split_destroy_key(key).zip(owners.ok()).map(|((_, object), owners)| (object, Some(owners))),
-        );
+        let key = split_destroy_key(key).zip(OwnerRecord::decode(value).ok());
+        found.extend(key.map(|((_, object), OwnerRecord { owners, place, .. })| {
+            (object, Some(OwnedObject { object, owners, place }))
+        }));
         if found.len() < DESTROY_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     let scanned = scanned.and_then(|()| {
@@ -160,12 +160,7 @@ fn rescan(ost: &Ost, store: &MetaStore) {
     }
     state.rescan |= found.len() == DESTROY_MAX;
     let since = Instant::now();
-    state.pending.extend(found.into_iter().map(|(object, owners)| Pending {
-        transno,
-        since,
-        object,
-        owners,
-    }));
+    state.pending.extend(found.into_iter().map(|(object, owned)| Pending { transno, since, object, owned }));
 }
 
 fn destroy(ost: &Ost, store: &Weak<MetaStore>, batch: &[Pending]) -> StatusResult<()> {
@@ -177,8 +172,7 @@ fn destroy(ost: &Ost, store: &Weak<MetaStore>, batch: &[Pending]) -> StatusResul
             store.sync(newest).map_err(|error| error.status())?;
         }
     }
-    let owned = batch.iter().filter_map(|pending| Some((pending.object, pending.owners?)));
-    let owned: Vec<(Fid, Owners)> = owned.collect();
+    let owned: Vec<OwnedObject> = batch.iter().filter_map(|pending| pending.owned).collect();
     let table = if owned.is_empty() { DESTROYS } else { OWNER_CHANGES };
     let request = match owned.is_empty() {
         true => OssRequest::Destroy { objects: batch.iter().map(|pending| pending.object).collect() },
@@ -187,11 +181,21 @@ fn destroy(ost: &Ost, store: &Weak<MetaStore>, batch: &[Pending]) -> StatusResul
     ost.call(&request)?;
     let mut done = Batch::new();
     done.set_releasing(true);
+    let store = store.upgrade().ok_or(Status::ESHUTDOWN)?;
     for pending in batch {
-        done.delete(table, destroy_key(ost.index, &pending.object).as_slice());
+        let key = destroy_key(ost.index, &pending.object);
+        // The owners may have changed again meanwhile: those are sent next.
+        let is_sent = |owned: OwnedObject| {
+            let logged = |record: OwnerRecord| (record.owners, record.place) == (owned.owners, owned.place);
+            store.get(table, key.as_slice(), |value| {
+                value.and_then(|value| OwnerRecord::decode(value).ok()).is_some_and(logged)
+            })
+        };
+        if pending.owned.is_none_or(|owned| is_sent(owned).unwrap_or(false)) {
+            done.delete(table, key.as_slice());
+        }
     }
     // If this is lost, the objects are sent again, which is harmless.
-    let store = store.upgrade().ok_or(Status::ESHUTDOWN)?;
     if let Err(error) = store.commit(&done) {
         log::warn!("clearing the log of destroyed objects of OST{:04x}: {error}", ost.index);
     }

@@ -512,8 +512,9 @@ fn check_dirs_of(dirs: &[tempfile::TempDir]) {
         stores.push((store, index));
     }
     let stores: Vec<(&MetaStore, u16)> = stores.iter().map(|(store, index)| (store, *index)).collect();
-    let report = check_all(&stores, &mut |_| {}).expect("checks");
-    assert!(report.problems.is_empty(), "{:#?}", report.problems);
+    for report in check_all(&stores, &mut |_| {}).expect("checks") {
+        assert!(report.problems.is_empty(), "{:#?}", report.problems);
+    }
 }
 
 /// Runs `steps` operations and returns a text of the events.

@@ -1,6 +1,7 @@
-//! `nacre check`: checks every target of a stopped file system.
+//! `nacre check`: checks every target of a stopped file system, or the targets of a running one in use.
 
 mod objects;
+mod online;
 
 use super::CheckArgs;
 use crate::failure::{EXIT_FAILURE, Failure, Result};
@@ -10,12 +11,30 @@ use crate::node;
 use crate::output::print_json;
 use crate::process::{MOUNT, NODE, RunDir, RunLock};
 use crate::progress::Progress;
-use nacre_mds::check::Abandoned;
+use nacre_mds::check::{Abandoned, FoundObject, Kind, StoreReport, Targets};
+use nacre_ondisk::OwnerRecord;
 use nacre_store::object::block::is_block_store;
 use nacre_store::object::nxd::{LogDamage, LogSurvey};
-use nacre_store::object::repair_index;
-use nacre_types::{TargetId, TargetKind};
-use serde::Serialize;
+use nacre_store::object::{OWNERS, ObjectProblem, repair_index};
+use nacre_types::{Fid, TargetId, TargetKind};
+use nacre_wire::mgs::TargetConfig;
+use serde::{Serialize, Serializer};
+use std::path::PathBuf;
+
+/// A problem in a report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Finding {
+    #[serde(serialize_with = "name_of")]
+    kind: Kind,
+    /// Inode or object concerned, where there is one.
+    fid: Option<String>,
+    /// Description, a sentence for an administrator.
+    text: String,
+}
+
+fn name_of<S: Serializer>(kind: &Kind, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(kind.name())
+}
 
 /// Findings on one target.
 #[derive(Debug, Default, Serialize)]
@@ -23,13 +42,13 @@ struct TargetReport {
     target: String,
     /// Description of what was checked.
     checked: String,
-    /// Descriptions of problems, the first ones if there are very many.
-    problems: Vec<String>,
+    /// Problems, the first ones if there are very many.
+    problems: Vec<Finding>,
     /// Number of all problems.
     problem_count: u64,
     /// Number of problems that were repaired.
     repaired: u64,
-    /// Its objects cannot be read.
+    /// It cannot be read.
     #[serde(skip)]
     is_closed: bool,
     /// Records of its index are damaged or missing.
@@ -38,11 +57,17 @@ struct TargetReport {
 }
 
 /// Runs the command. Without `--repair` everything is opened read-only, and the directory may be on a
-/// read-only file system.
+/// read-only file system. While servers run, they check what they serve ([`online`]).
 pub fn run(args: &CheckArgs) -> Result<i32> {
     let instance = named::directory(&args.dir)?;
     let run = RunDir::new(instance.run_dir());
-    let _locks = if args.repair { take_all(&instance, &run)? } else { refuse_running(&instance, &run)? };
+    if !run.running().is_empty() {
+        return online::run(args, &instance, &run);
+    }
+    if args.rate.is_some() || args.resume {
+        return Err(Failure::new("--rate and --resume are for a file system that runs".to_owned()));
+    }
+    let _locks = if args.repair { take_all(&instance, &run)? } else { Vec::new() };
     let mut progress = Progress::new(args.json);
     let mut reports: Vec<TargetReport> = check_superblock(&instance, args.repair)?.into_iter().collect();
     // First: the checks of MDTs leave alone records that a prepared transaction may need.
@@ -53,33 +78,41 @@ pub fn run(args: &CheckArgs) -> Result<i32> {
         reports.push(report.unwrap_or_else(|failure| TargetReport::unreadable(target, &failure)));
     }
     for found in abandoned {
-        let name = TargetId::mdt(found.mdt).to_string();
-        if let Some(report) = reports.iter_mut().find(|report| report.target == name) {
-            report.problems.push(found.text);
-            report.problem_count += 1;
+        if let Some(report) = report_of(&mut reports, TargetId::mdt(found.mdt)) {
+            report.add(Kind::Transaction, None, found.text);
             report.repaired += u64::from(found.is_removed);
         }
     }
-    compare_mdts(&instance, &mut reports, &mut progress);
+    check_names(&instance, args.repair, &mut reports, &mut progress);
     progress.show("comparing objects with files");
     objects::compare(&instance, args.repair, &mut reports)?;
     drop(progress);
     let left = reports.iter().map(|report| report.problem_count.saturating_sub(report.repaired)).sum();
-    print_reports(&instance, &reports, left, args)?;
+    match args.json {
+        true => print_json(&reports)?,
+        false => print_text(&instance, &reports, left, args),
+    }
     Ok(if left == 0 { 0 } else { EXIT_FAILURE })
+}
+
+fn report_of(reports: &mut [TargetReport], target: TargetId) -> Option<&mut TargetReport> {
+    let name = target.to_string();
+    reports.iter_mut().find(|report| report.target == name)
 }
 
 impl TargetReport {
     /// Returns the report of a target that cannot be read; the check continues with the others.
     fn unreadable(target: TargetId, failure: &Failure) -> TargetReport {
-        TargetReport {
-            target: target.to_string(),
-            checked: "not readable".to_owned(),
-            problems: vec![failure.message.clone()],
-            problem_count: 1,
-            is_closed: true,
-            ..TargetReport::default()
-        }
+        let mut report =
+            TargetReport { target: target.to_string(), is_closed: true, ..TargetReport::default() };
+        "not readable".clone_into(&mut report.checked);
+        report.add(Kind::Store, None, failure.message.clone());
+        report
+    }
+
+    fn add(&mut self, kind: Kind, fid: Option<Fid>, text: String) {
+        self.problem_count += 1;
+        self.problems.push(Finding { kind, fid: fid.map(|fid| fid.to_string()), text });
     }
 
     /// Counts the problems that a second check after the repair does not find any more.
@@ -99,8 +132,7 @@ fn check_superblock(instance: &Instance, repair: bool) -> Result<Option<TargetRe
     }
     let mut report = TargetReport { target: "DIR".to_owned(), ..TargetReport::default() };
     report.checked = "1 superblock".to_owned();
-    report.problems = damaged.iter().map(|path| copy_text(path)).collect();
-    report.problem_count = damaged.len() as u64;
+    damaged.iter().for_each(|path| report.add(Kind::Copy, None, copy_text(path)));
     report.set_repaired(instance.damaged_copies().len() as u64);
     Ok(Some(report))
 }
@@ -112,14 +144,6 @@ fn copy_text(path: &std::path::Path) -> String {
 fn is_running(instance: &Instance, name: &str) -> Failure {
     let dir = instance.dir.display();
     Failure::new(format!("'{name}' of {dir} is running: stop the file system with 'nacre down {dir}' first"))
-}
-
-/// Refuses to check a running file system. Locks keep processes from starting during the check.
-fn refuse_running(instance: &Instance, run: &RunDir) -> Result<Vec<RunLock>> {
-    match run.running().first() {
-        Some(name) => Err(is_running(instance, name)),
-        None => Ok(Vec::new()),
-    }
 }
 
 /// Takes the locks of all processes, so that none starts during the check.
@@ -149,14 +173,13 @@ fn check_mgt(instance: &Instance, target: TargetId, repair: bool) -> Result<Targ
     let failed = || Failure::because(format!("check {target}"));
     let found = nacre_mgs::service::load_copies(&dir).map_err(failed())?;
     let mut report = TargetReport { checked: "1 configuration".to_owned(), ..TargetReport::default() };
-    report.problems = found.damaged.iter().map(|path| copy_text(path)).collect();
+    found.damaged.iter().for_each(|path| report.add(Kind::Copy, None, copy_text(path)));
     if found.value.fs_uuid != instance.superblock.fs_uuid {
-        report.problems.push("the configuration belongs to another file system".to_owned());
+        report.add(Kind::Store, None, "the configuration belongs to another file system".to_owned());
     } else if repair && !found.damaged.is_empty() {
         nacre_mgs::service::restore(&dir).map_err(failed())?;
         report.repaired = found.damaged.len() as u64;
     }
-    report.problem_count = report.problems.len() as u64;
     Ok(report)
 }
 
@@ -173,7 +196,7 @@ fn check_ost(
     }
     let failed = || Failure::because(format!("repair {target}"));
     if report.has_lost_records {
-        // Changes to an index with lost records could increase the damage.
+        // Its objects are in files or blocks that no other record names: changes could only increase the damage.
         return Ok(report);
     }
     repair_index(&instance.objects_dir(target)).map_err(failed())?;
@@ -197,7 +220,8 @@ fn look_at_ost(instance: &Instance, target: TargetId, show: &mut dyn FnMut(u64))
     let store = match opened {
         Some(Ok(store)) => store,
         refused => {
-            cache.problems.extend(refused.and_then(std::result::Result::err).map(|error| error.to_string()));
+            let refused = refused.and_then(std::result::Result::err).map(|error| error.to_string());
+            cache.problems.extend(refused.map(|text| Finding { kind: Kind::Store, fid: None, text }));
             let only = "its cache only, as it does not open with that";
             return Ok(TargetReport {
                 checked: if cache.is_refused { only } else { "not readable" }.to_owned(),
@@ -209,8 +233,9 @@ fn look_at_ost(instance: &Instance, target: TargetId, show: &mut dyn FnMut(u64))
         }
     };
     let report = store.verify(false, show).map_err(Failure::because(format!("check {target}")))?;
-    let objects = report.problems.iter().map(ToString::to_string);
-    cache.problems.extend(objects.chain(report.index.problems.iter().map(ToString::to_string)));
+    let finding = |kind, text| Finding { kind, fid: None, text };
+    cache.problems.extend(report.problems.iter().map(|it| finding(kind_of(it), it.to_string())));
+    cache.problems.extend(report.index.problems.iter().map(|it| finding(Kind::Store, it.to_string())));
     Ok(TargetReport {
         checked: format!("{} objects{}", report.objects, cache.checked),
         problems: cache.problems,
@@ -220,11 +245,22 @@ fn look_at_ost(instance: &Instance, target: TargetId, show: &mut dyn FnMut(u64))
     })
 }
 
+fn kind_of(problem: &ObjectProblem) -> Kind {
+    match problem {
+        ObjectProblem::Copy { .. } => Kind::Copy,
+        ObjectProblem::Data { .. }
+        | ObjectProblem::Sum { .. }
+        | ObjectProblem::Unreadable { .. }
+        | ObjectProblem::Cached { .. } => Kind::Data,
+        _ => Kind::Store,
+    }
+}
+
 /// Findings on the log of a cache.
 #[derive(Default)]
 struct CacheReport {
     checked: String,
-    problems: Vec<String>,
+    problems: Vec<Finding>,
     count: u64,
     is_refused: bool,
 }
@@ -236,7 +272,8 @@ impl CacheReport {
         // A store that can be opened reports damaged data that no newer data covers itself.
         let counts = |damage: &&LogDamage| is_refused || !matches!(damage, LogDamage::Data { .. });
         let named = survey.damage.iter().filter(counts).map(ToString::to_string);
-        let problems = named.chain(survey.hidden_text());
+        let finding = |text| Finding { kind: Kind::Data, fid: None, text };
+        let problems = named.chain(survey.hidden_text()).map(finding);
         CacheReport {
             checked: format!(", {} batches of the cache", survey.batches),
             problems: problems.collect(),
@@ -246,6 +283,7 @@ impl CacheReport {
     }
 }
 
+/// Checks the stores of an MDT: [`check_names`] checks what they mean.
 fn check_mdt(
     instance: &Instance,
     target: TargetId,
@@ -254,18 +292,18 @@ fn check_mdt(
 ) -> Result<TargetReport> {
     let config = nacre_mds::MdsConfig { index: target.index, ..nacre_mds::MdsConfig::default() };
     let dir = instance.target_dir(target);
-    let report = nacre_mds::check::check_dir(&dir, &config, repair, show)
-        .map_err(Failure::because(format!("check {target}")))?;
+    let StoreReport { problems, problem_count, repaired, .. } =
+        nacre_mds::check::check_store(&dir, &config, repair, show)
+            .map_err(Failure::because(format!("check {target}")))?;
     let mut found = TargetReport {
-        checked: format!("{} inodes, {} names", report.inodes, report.names),
-        problems: report.problems.iter().map(text_of).collect(),
-        problem_count: report.problem_count(),
-        repaired: report.repaired,
+        problems: problems.into_iter().map(Finding::from).collect(),
+        problem_count,
+        repaired,
         ..TargetReport::default()
     };
     if is_block_store(&instance.objects_dir(target)) {
         let data = check_ost(instance, target, repair, show)?;
-        found.checked = format!("{}, {}", found.checked, data.checked);
+        found.checked = data.checked;
         found.problems.extend(data.problems);
         found.problem_count += data.problem_count;
         found.repaired += data.repaired;
@@ -294,62 +332,99 @@ fn abandoned_transactions(instance: &Instance, repair: bool) -> Vec<Abandoned> {
     nacre_mds::check::abandoned_transactions(&dirs, all.as_deref(), &config, repair).unwrap_or_default()
 }
 
-/// Adds problems that only a comparison of all MDTs shows, which are not repaired. An MDT that cannot be read
-/// is left out; its own check reports it.
-fn compare_mdts(instance: &Instance, reports: &mut [TargetReport], progress: &mut Progress) {
+/// Checks names, inodes and logs of all MDTs together. An MDT that cannot be read is left out; its own check reports it.
+fn check_names(instance: &Instance, repair: bool, reports: &mut [TargetReport], progress: &mut Progress) {
+    let targets = instance.targets().into_iter().filter(|target| target.kind == TargetKind::Mdt);
     let is_open = |target: &TargetId| {
         let name = target.to_string();
         !reports.iter().any(|report| report.target == name && report.is_closed)
     };
-    let mdts: Vec<TargetId> = instance
-        .targets()
-        .into_iter()
-        .filter(|target| target.kind == TargetKind::Mdt && is_open(target))
-        .collect();
-    if mdts.len() < 2 {
-        return;
-    }
-    let dirs: Vec<_> = mdts.iter().map(|target| (instance.target_dir(*target), target.index)).collect();
-    let mut show = |count: u64| progress.show(&format!("comparing metadata targets: {count}"));
-    let found = match nacre_mds::check::check_dirs(&dirs, &nacre_mds::MdsConfig::default(), &mut show) {
+    let mdts: Vec<TargetId> = targets.filter(is_open).collect();
+    let Some(first) = mdts.first().copied() else { return };
+    let dirs: Vec<(PathBuf, u16)> =
+        mdts.iter().map(|target| (instance.target_dir(*target), target.index)).collect();
+    let are_all = objects::has_all_mdts(instance) && dirs.len() == count_mdts(instance);
+    let config = &nacre_mds::MdsConfig::default();
+    let mut show = |count: u64| progress.show(&format!("checking names and inodes: {count}"));
+    let visit = |take: &mut dyn FnMut(FoundObject)| visit_objects(instance, take);
+    let targets = Targets { dirs: &dirs, config, are_all };
+    let found = match nacre_mds::check::check_targets(&targets, repair, &visit, &mut show) {
         Ok(found) => found,
         Err(error) => {
-            let first = mdts[0].to_string();
-            if let Some(report) = reports.iter_mut().find(|report| report.target == first) {
-                report.problems.push(format!("the metadata targets cannot be compared: {error}"));
-                report.problem_count += 1;
+            if let Some(report) = report_of(reports, first) {
+                report.add(Kind::Store, None, format!("names and inodes cannot be checked: {error}"));
             }
             return;
         }
     };
-    for problem in found {
-        let target = TargetId::mdt(if problem.fid.is_zero() { 0 } else { problem.fid.mdt_index() });
-        let Some(report) = reports.iter_mut().find(|report| report.target == target.to_string()) else {
+    for found in found {
+        let Some(report) = report_of(reports, TargetId::mdt(found.mdt)) else { continue };
+        let data = std::mem::take(&mut report.checked);
+        let separator = if data.is_empty() { "" } else { ", " };
+        report.checked = format!("{} inodes, {} names{separator}{data}", found.inodes, found.names);
+        report.problem_count += found.problems.len() as u64;
+        report.problems.extend(found.problems.into_iter().map(Finding::from));
+        report.repaired += found.repaired;
+    }
+}
+
+fn count_mdts(instance: &Instance) -> usize {
+    instance.targets().iter().filter(|target| target.kind == TargetKind::Mdt).count()
+}
+
+/// Visits the objects of all targets of this directory; returns false if some are missing, or are elsewhere.
+fn visit_objects(instance: &Instance, take: &mut dyn FnMut(FoundObject)) -> bool {
+    let here = instance.targets();
+    let config = nacre_mgs::service::load(&instance.target_dir(TargetId::mgt()));
+    let is_here = |it: &TargetConfig| it.target.kind != TargetKind::Ost || here.contains(&it.target);
+    let mut is_complete = config.is_ok_and(|config| config.targets.iter().all(is_here));
+    for target in here {
+        let ost_index = match target.kind {
+            TargetKind::Ost => target.index,
+            TargetKind::Mdt if is_block_store(&instance.objects_dir(target)) => {
+                TargetId::mdt_data(target.index).map_or(target.index, |data| data.index)
+            }
+            _ => continue,
+        };
+        let Ok(store) = node::look_at_objects(instance, target) else {
+            is_complete = false;
             continue;
         };
-        let text = text_of(&problem);
-        if !report.problems.contains(&text) {
-            report.problems.push(text);
-            report.problem_count += 1;
-        }
+        let mut all_read = true;
+        let visited = store.for_each_object(&mut |object| {
+            let Ok(attr) = store.attr(object) else {
+                all_read = false;
+                return;
+            };
+            let owned = store.abilities().index.and_then(|index| {
+                let read = index.get(OWNERS, &object.to_key(), |value| value.map(OwnerRecord::decode));
+                read.ok().flatten().and_then(std::result::Result::ok)
+            });
+            let (size, blocks, mtime) = (attr.size, attr.blocks, attr.mtime);
+            let (owners, place) = (owned.map(|it| it.owners), owned.and_then(|it| it.place));
+            take(FoundObject { ost_index, object, size, blocks, mtime, owners, place });
+        });
+        is_complete &= visited.is_ok() && all_read;
+    }
+    is_complete
+}
+
+impl From<nacre_mds::check::Problem> for Finding {
+    fn from(problem: nacre_mds::check::Problem) -> Finding {
+        let fid = (!problem.fid.is_zero()).then(|| problem.fid.to_string());
+        let text = match &fid {
+            None => problem.text,
+            Some(fid) => format!("{fid}: {}", problem.text),
+        };
+        Finding { kind: problem.kind, fid, text }
     }
 }
 
-fn text_of(problem: &nacre_mds::check::Problem) -> String {
-    match problem.fid.is_zero() {
-        true => problem.text.clone(),
-        false => format!("{}: {}", problem.fid, problem.text),
-    }
-}
-
-fn print_reports(instance: &Instance, reports: &[TargetReport], left: u64, args: &CheckArgs) -> Result<()> {
-    if args.json {
-        return print_json(reports);
-    }
+fn print_text(instance: &Instance, reports: &[TargetReport], left: u64, args: &CheckArgs) {
     for report in reports {
         println!("{:<8} {}, {} problems", report.target, report.checked, report.problem_count);
         for problem in &report.problems {
-            println!("         {problem}");
+            println!("         {}", problem.text);
         }
     }
     let count: u64 = reports.iter().map(|report| report.problem_count).sum();
@@ -360,5 +435,4 @@ fn print_reports(instance: &Instance, reports: &[TargetReport], left: u64, args:
         (count, _) if args.repair => println!("file system '{name}': {count} problems found, {left} left"),
         (count, _) => println!("file system '{name}': {count} problems found: repair them with --repair"),
     }
-    Ok(())
 }

@@ -252,6 +252,14 @@ impl Overview {
                  'lctl get_param *.*.import *.*.exports.*.checksum_errors'"
             );
         }
+        for target in self.processes.iter().flat_map(|process| &process.targets).filter(|it| it.problems > 0)
+        {
+            let _ = writeln!(
+                out,
+                "{}: {} problems found in use: 'nacre check' names them",
+                target.target, target.problems
+            );
+        }
         out.push_str(&connections(&self.processes));
         out.push_str(&self.full_targets());
         if self.state != "stopped" {

@@ -19,6 +19,7 @@ mod nxd;
 mod osc;
 mod osp;
 mod pools;
+mod scrub;
 mod services;
 mod simulated;
 mod trim;
@@ -176,6 +177,7 @@ impl Params {
         nxd::enter(&self.tree, &name, server);
         trim::enter(&filter);
         block::enter(&filter, &name);
+        scrub::enter_ost(&filter);
         exports::enter_ost(&self.tree, &below, server);
         let namespace = format!("ldlm.namespaces.filter-{name}_UUID");
         ldlm::enter(&self.tree, &namespace, server.locks());
@@ -254,6 +256,7 @@ impl Params {
         lod::enter(&self.tree, &lod, mds);
         let mdd = format!("mdd.{name}");
         lod::enter_append(&self.tree.of(&mdd, mds));
+        scrub::enter_mdt(&self.tree.of(&mdd, mds));
         changelog::enter(&self.tree.of(&mdd, &mds.changelog));
         self.apply_lasting(&mdd);
         mdt.integer(

@@ -140,7 +140,23 @@ impl Node {
             nids: self.plan.nids(self.server.as_ref()).iter().map(Nid::to_string).collect(),
             clients: (target.kind == TargetKind::Mdt).then(|| self.client_count()),
             space: self.space_of(target).map(space_status),
+            problems: self.problems_of(target),
         }
+    }
+
+    /// Returns the number of problems that the check of a target in use has found and not repaired.
+    fn problems_of(&self, target: TargetId) -> u64 {
+        let mds = || self.services.mds(target.index).map(|mds| mds.scrub.status().left());
+        let damaged = |index: u16| {
+            let status = self.services.ost(index)?.scrub()?.status();
+            Some(status.damaged.max(status.last_damaged))
+        };
+        let found = match target.kind {
+            TargetKind::Mdt => mds(),
+            TargetKind::Ost => damaged(target.index),
+            TargetKind::Mgt => None,
+        };
+        found.unwrap_or(0)
     }
 
     /// Returns the number of clients of the metadata target: those connected over TCP, and the mount of this

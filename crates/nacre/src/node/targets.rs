@@ -294,6 +294,7 @@ fn config_of_mdt(index: u16, config: &FsConfig) -> MdsConfig {
         index,
         default_layout: default_layout(config),
         default_hash: default_hash(config),
+        scrub_rate: nacre_mds::SCRUB_RATE,
         ..MdsConfig::default()
     }
 }
@@ -391,7 +392,8 @@ impl Services {
                     }
                     server.set_nonrotational(ost_class::is_flash(&dir));
                     server.ask_for_capabilities(self.capability_keys.clone());
-                    server.start_trimming().map_err(Failure::because(format!("open {target}")))?;
+                    let started = server.start_trimming().and_then(|()| server.start_scrub(SCRUB_RATE));
+                    started.map_err(Failure::because(format!("open {target}")))?;
                     self.osts.write().insert(target.index, Arc::new(server));
                 }
                 TargetKind::Mdt => {}

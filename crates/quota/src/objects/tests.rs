@@ -48,6 +48,10 @@ impl Objects for Arc<Store> {
 
 const MIB: u64 = 1 << 20;
 
+fn of(owners: Owners) -> Owned {
+    Owned { owners, place: None }
+}
+
 fn owned_by(uid: u32) -> Owners {
     Owners { uid, gid: 100, projid: 0 }
 }
@@ -61,7 +65,7 @@ fn used_by(accounts: &ObjectAccounts, uid: u32) -> u64 {
 }
 
 fn write(accounts: &ObjectAccounts, store: &Store, object: Fid, uid: u32, bytes: u64, grows: u64) {
-    let counted = accounts.begin(object, owned_by(uid), false, bytes).expect("charged");
+    let counted = accounts.begin(object, of(owned_by(uid)), false, bytes).expect("charged");
     *store.used.lock().entry(object).or_default() += grows;
     accounts.end(counted);
 }
@@ -79,7 +83,7 @@ fn a_write_counts_in_full_until_the_store_says_what_it_used() {
     assert_eq!(used_by(&accounts, 7), MIB);
     assert!(store.records.lock()[&object].is_active);
     (0..3).for_each(|_| accounts.tick().expect("idle"));
-    let record = ObjectRecord { owners: owned_by(7), counted: MIB, is_active: false };
+    let record = ObjectRecord { owners: owned_by(7), counted: MIB, is_active: false, place: None };
     assert_eq!(store.records.lock()[&object], record);
     assert!(accounts.shards.iter().all(|shard| shard.lock().entries.is_empty()));
 }
@@ -93,10 +97,10 @@ fn the_owners_of_the_first_write_stay_until_an_mdt_changes_them() {
     write(&accounts, &store, object, 7, MIB, MIB);
     write(&accounts, &store, object, 8, MIB, MIB);
     assert_eq!((used_by(&accounts, 7), used_by(&accounts, 8)), (2 * MIB, 0));
-    accounts.set_owners(&[(object, owned_by(8))]).expect("set");
+    accounts.set_owners([(object, of(owned_by(8)))]).expect("set");
     assert_eq!((used_by(&accounts, 7), used_by(&accounts, 8)), (0, 2 * MIB));
     (0..4).for_each(|_| accounts.tick().expect("idle"));
-    accounts.set_owners(&[(object, owned_by(9))]).expect("set");
+    accounts.set_owners([(object, of(owned_by(9)))]).expect("set");
     assert_eq!((used_by(&accounts, 8), used_by(&accounts, 9)), (0, 2 * MIB));
     store.used.lock().clear();
     accounts.destroyed(&[object]).expect("gone");
@@ -110,7 +114,7 @@ fn owners_that_are_set_before_the_first_write_count_for_it() {
     let accounts = accounts(&store);
     accounts.count_some().expect("counted");
     let object = Fid::new(1, 1, 0);
-    accounts.set_owners(&[(object, owned_by(8))]).expect("set");
+    accounts.set_owners([(object, of(owned_by(8)))]).expect("set");
     write(&accounts, &store, object, 7, MIB, MIB);
     assert_eq!((used_by(&accounts, 7), used_by(&accounts, 8)), (0, MIB));
 }
@@ -155,7 +159,7 @@ fn a_failing_store_fails_the_write_and_charges_nothing() {
         }
     }
     let accounts = ObjectAccounts::new(Arc::new(Book::new(1)), Box::new(Broken));
-    assert_eq!(accounts.begin(Fid::new(1, 1, 0), owned_by(7), true, 5).err(), Some(Status::EIO));
+    assert_eq!(accounts.begin(Fid::new(1, 1, 0), of(owned_by(7)), true, 5).err(), Some(Status::EIO));
     assert_eq!(used_by(&accounts, 7), 0);
 }
 
@@ -205,7 +209,7 @@ proptest! {
                         *used = (*used).min(kib << 10);
                     }
                     let used = store.used_bytes_of(object);
-                    accounts.changed(object, owned_by(5), used).expect("changed");
+                    accounts.changed(object, of(owned_by(5)), used).expect("changed");
                     if used > 0 || store.records.lock().contains_key(&object) {
                         owners.entry(oid).or_insert(5);
                     }
@@ -217,7 +221,7 @@ proptest! {
                     owners.remove(&oid);
                 }
                 Step::SetOwners { oid, uid } => {
-                    accounts.set_owners(&[(Fid::new(1, oid, 0), owned_by(uid))]).expect("set");
+                    accounts.set_owners([(Fid::new(1, oid, 0), of(owned_by(uid)))]).expect("set");
                     owners.insert(oid, uid);
                 }
                 Step::CountSome => drop(accounts.count_some().expect("counted")),

@@ -3,11 +3,11 @@
 use crate::cluster::Cluster;
 use crate::model::Rules;
 use crate::target::mds_config;
-use nacre_mds::check::{CheckReport, Problem, check_dir, check_dirs};
+use nacre_mds::check::{Problem, StoreReport, Targets, check_store, check_targets};
 use nacre_types::TargetKind;
 
 /// End of the text about an object without a file.
-const ORPHAN: &str = "is an object with data that belongs to no file";
+const ORPHAN: &str = "of data that belongs to no file";
 
 /// Checks the stores of all targets, which are stopped.
 ///
@@ -21,8 +21,8 @@ pub(crate) fn check(cluster: &Cluster, rules: &Rules) -> Result<(), String> {
         let found = match target.id.kind {
             TargetKind::Mdt => {
                 mdts.push((target.disk.dir.clone(), target.id.index));
-                let report = check_dir(&target.disk.dir, &mds_config(target.id.index), false, &mut |_| {});
-                let tell_all = |report: CheckReport| report.problems.iter().map(tell).collect();
+                let report = check_store(&target.disk.dir, &mds_config(target.id.index), false, &mut |_| {});
+                let tell_all = |report: StoreReport| report.problems.iter().map(tell).collect();
                 report.map_or_else(|error| vec![error.to_string()], tell_all)
             }
             _ => {
@@ -41,11 +41,10 @@ pub(crate) fn check(cluster: &Cluster, rules: &Rules) -> Result<(), String> {
         };
         problems.extend(found.into_iter().map(|problem: String| format!("{}: {problem}", target.id)));
     }
-    if mdts.len() > 1 {
-        match check_dirs(&mdts, &mds_config(0), &mut |_| {}) {
-            Ok(found) => problems.extend(found.iter().map(tell)),
-            Err(error) => problems.push(error.to_string()),
-        }
+    let (config, are_all) = (&mds_config(0), true);
+    match check_targets(&Targets { dirs: &mdts, config, are_all }, false, &|_| true, &mut |_| {}) {
+        Ok(reports) => problems.extend(reports.iter().flat_map(|report| &report.problems).map(tell)),
+        Err(error) => problems.push(error.to_string()),
     }
     problems.retain(|problem| !(rules.orphans_objects() && problem.ends_with(ORPHAN)));
     if mdts.len() > 1 && rules.splits_transactions() {

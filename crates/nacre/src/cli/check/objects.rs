@@ -1,40 +1,50 @@
 //! Consistency of the objects on OSTs and the layouts of files.
 //!
 //! An orphan object (no layout names it, it does not wait to be destroyed, and its id is below the mark of
-//! the ids that the MDT has given out) holds space that no file can reach: repair destroys it. An object that
-//! a layout names and the OST does not have is in order if it was never written to, since objects are created
-//! by their first write. If the layout says that it was written to, its data is lost: the file is listed, and
+//! the ids that the MDT has given out) holds space that no file can reach: repair destroys it. Objects of a file that
+//! does not exist are none at this point: the repair of names has rebuilt the file from them.
+//!
+//! An object that a layout names and the OST does not have is in order if it was never written to, since objects are
+//! created by their first write. If the layout says that it was written to, its data is lost: the file is listed, and
 //! repair leaves it alone, since reads of it must stay an error until its owner, who alone knows of other
 //! copies of the data, removes or empties the file. The same holds for an MDT that keeps data of files in a
 //! store of its own; no ids are reserved there.
 //!
-//! While a distributed transaction is not finished, objects of the file that it moves may be named by no
-//! inode. They stay, as the MDTs finish it at their start. Nothing is destroyed if a record that may name
-//! objects cannot be read.
+//! Of two files with one object the OST knows the right one; the other one gets a copy. An object with an id that its
+//! OST has never allocated has no data, and a new one takes its place.
 //!
-//! The OST counts the space of an object for the owners in its own record. If they are not those of the file, or there is
-//! no record, repair writes one.
+//! While a distributed transaction is not finished, objects of the file that it moves may be named by no
+//! inode. They stay, as the MDTs finish it at their start. Nothing is changed if a record that may name objects cannot
+//! be read.
+//!
+//! The OST counts the space of an object for the owners in its own record, which also has the place of the object in
+//! its file. If they are not those of the file, or there is no record, repair writes one.
 //!
 //! A file that has moved to another MDT keeps its objects. So an object that no layout of this directory
 //! names may belong to a file on an MDT elsewhere: where there are such MDTs, orphans are not judged.
 
-use super::TargetReport;
+use super::{TargetReport, report_of};
 use crate::failure::{Failure, Result};
 use crate::instance::Instance;
 use crate::node;
-use nacre_mds::check::{ObjectName, ObjectReferences, object_references};
+use nacre_layout::StripeObject;
+use nacre_mds::check::{
+    Kind, ObjectName, ObjectReferences, Relayout, object_references, object_sequence, replace_objects,
+};
 use nacre_ondisk::OwnerRecord;
 use nacre_store::Batch;
 use nacre_store::object::block::is_block_store;
-use nacre_store::object::{OWNERS, ObjectStore};
-use nacre_types::{Fid, Owners, TargetId, TargetKind};
+use nacre_store::object::{OWNERS, ObjectError, ObjectStore, Seek};
+use nacre_types::{Fid, ObjectPlace, Owners, TargetId, TargetKind};
 use nacre_wire::mgs::TargetConfig;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 /// Most problems of one kind to list for one OST.
 const SHOWN_MAX: usize = 100;
 /// Objects that one call destroys.
 const DESTROYED_AT_ONCE: usize = 1000;
+/// Bytes that are copied at a time.
+const COPIED_AT_ONCE: usize = 1 << 20;
 
 /// Compares all targets of an instance and adds the problems to their reports.
 pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) -> Result<()> {
@@ -51,9 +61,11 @@ pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) 
     let mut lost = Vec::new();
     for ((ost, object), file) in &known.shared {
         if let Some(report) = report_of(reports, TargetId::mdt(file.mdt_index())) {
-            report.add(format!("{file}: its object {object} on OST{ost:04x} is also another file's"));
+            let text = format!("{file}: its object {object} on OST{ost:04x} is also another file's");
+            report.add(Kind::SharedObject, Some(*file), text);
         }
     }
+    let mut replaced: Vec<Relayout> = Vec::new();
     for target in instance.targets() {
         let has_objects = match target.kind {
             TargetKind::Ost => true,
@@ -66,25 +78,54 @@ pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) 
         let Some(report) = report_of(reports, target).filter(|report| !report.is_closed) else { continue };
         let failed = || Failure::because(format!("compare the objects of {target}"));
         let store = node::look_at_objects(instance, target).map_err(failed())?;
-        let Compared { unused, lost: of_target, misowned } =
-            match compare_ost(&*store, target, &known, all_mdts, report) {
-                Ok(compared) => compared,
-                Err(error) => {
-                    report.add(format!("its objects cannot be compared with files: {error}"));
-                    continue;
-                }
-            };
+        let mut found = match compare_ost(&*store, target, &known, all_mdts, report) {
+            Ok(compared) => compared,
+            Err(error) => {
+                let text = format!("its objects cannot be compared with files: {error}");
+                report.add(Kind::Store, None, text);
+                continue;
+            }
+        };
         drop(store);
+        let of_target = std::mem::take(&mut found.lost);
         lost.extend(of_target.into_iter().map(|(object, file)| Lost { target, object, file }));
         let may_repair = repair && !known.is_partial && !report.has_lost_records;
-        if may_repair && !(unused.is_empty() && misowned.is_empty()) {
+        if may_repair && !found.is_empty() {
             let store = node::open_objects(instance, target)?;
-            report.repaired += destroy(&*store, &unused).map_err(failed())?;
-            report.repaired += set_owners(&*store, &misowned).map_err(failed())?;
+            report.repaired += found.repair(&*store, target.index, &known, &mut replaced).map_err(failed())?;
             store.close().map_err(Failure::because(format!("close {target}")))?;
         }
     }
+    change_layouts(instance, &replaced, &known, reports)?;
     name_lost(instance, lost, reports)
+}
+
+/// Replaces objects in the layouts of files, and counts the problems that this repairs.
+fn change_layouts(
+    instance: &Instance,
+    replaced: &[Relayout],
+    known: &ObjectReferences,
+    reports: &mut [TargetReport],
+) -> Result<()> {
+    let mut by_mdt: BTreeMap<u16, Vec<Relayout>> = BTreeMap::new();
+    for change in replaced {
+        by_mdt.entry(change.file.mdt_index()).or_default().push(*change);
+    }
+    for (mdt, changes) in by_mdt {
+        let target = TargetId::mdt(mdt);
+        let config = nacre_mds::MdsConfig { index: mdt, ..nacre_mds::MdsConfig::default() };
+        replace_objects(&instance.target_dir(target), &config, &changes)
+            .map_err(Failure::because(format!("change layouts on {target}")))?;
+        for change in changes {
+            let shared = known.shared.iter().find(|(name, _)| *name == change.old);
+            let reporter =
+                shared.map_or(TargetId::ost(change.old.0), |(_, file)| TargetId::mdt(file.mdt_index()));
+            if let Some(report) = report_of(reports, reporter) {
+                report.repaired += 1;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// An object that is missing although it was written to.
@@ -107,32 +148,28 @@ fn name_lost(instance: &Instance, lost: Vec<Lost>, reports: &mut [TargetReport])
     for Lost { target, object, file } in lost {
         let Some(report) = report_of(reports, target) else { continue };
         let name = paths.get(&file).map_or_else(String::new, |path| format!(" ({path})"));
-        report.problem_count += 1;
-        report.problems.push(format!(
+        let text = format!(
             "{file}{name}: its object {object} on {target}, which was written to, is missing: data is lost"
-        ));
+        );
+        report.add(Kind::LostObject, Some(file), text);
     }
     Ok(())
 }
 
 /// Returns whether all MDTs of the file system are in this directory, according to its management server.
-fn has_all_mdts(instance: &Instance) -> bool {
+pub(super) fn has_all_mdts(instance: &Instance) -> bool {
     let here = instance.targets();
     let config = nacre_mgs::service::load(&instance.target_dir(TargetId::mgt()));
     let is_mdt = |target: &&TargetConfig| target.target.kind == TargetKind::Mdt;
     config.is_ok_and(|config| config.targets.iter().filter(is_mdt).all(|mdt| here.contains(&mdt.target)))
 }
 
-fn report_of(reports: &mut [TargetReport], target: TargetId) -> Option<&mut TargetReport> {
-    let name = target.to_string();
-    reports.iter_mut().find(|report| report.target == name)
-}
-
 impl TargetReport {
-    fn add(&mut self, problem: String) {
-        self.problem_count += 1;
-        if self.problems.len() < SHOWN_MAX {
-            self.problems.push(problem);
+    /// Adds a problem of which there may be very many.
+    fn add_one_of_many(&mut self, kind: Kind, fid: Fid, text: String) {
+        match self.problems.len() < SHOWN_MAX {
+            true => self.add(kind, Some(fid), text),
+            false => self.problem_count += 1,
         }
     }
 }
@@ -144,8 +181,84 @@ struct Compared {
     unused: Vec<Fid>,
     /// Objects that were written to and are missing, each with its file.
     lost: Vec<(Fid, Fid)>,
-    /// Objects that are counted for others than the owners of their files, with these.
-    misowned: Vec<(Fid, Owners)>,
+    /// Objects whose records have not the owners and places of their files, with these.
+    misowned: Vec<(Fid, Owners, Option<ObjectPlace>)>,
+    /// Objects of two files, each with the file that gets a copy.
+    shared: Vec<(Fid, Fid)>,
+    /// Objects that are none of this OST, with their files.
+    foreign: Vec<(Fid, Fid)>,
+    /// Sequences of which more ids were given out than the OST knows, with the largest, and the number of problems.
+    beyond: BTreeMap<u64, (u32, u64)>,
+}
+
+impl Compared {
+    fn is_empty(&self) -> bool {
+        self.unused.is_empty()
+            && self.misowned.is_empty()
+            && self.shared.is_empty()
+            && self.foreign.is_empty()
+            && self.beyond.is_empty()
+    }
+
+    /// Repairs what was found; returns the number of problems repaired. What layouts have to name instead is appended to
+    /// `replaced`, and counts when they do.
+    fn repair(
+        &self,
+        store: &dyn ObjectStore,
+        index: u16,
+        known: &ObjectReferences,
+        replaced: &mut Vec<Relayout>,
+    ) -> nacre_store::object::Result<u64> {
+        let mut repaired = destroy(store, &self.unused)?;
+        for (sequence, (largest, count)) in &self.beyond {
+            let ids = store.abilities().ids_of(*sequence)?;
+            let last = ids.last_reserved(*sequence)?;
+            ids.reserve(*sequence, largest.saturating_sub(last))?;
+            repaired += count;
+        }
+        let mut owned = self.misowned.clone();
+        let copied = self.shared.iter().map(|found| (found, true));
+        for ((object, file), is_copy) in copied.chain(self.foreign.iter().map(|found| (found, false))) {
+            let sequence = object_sequence(file.mdt_index(), index);
+            let oid = store.abilities().ids_of(sequence)?.reserve(sequence, 1)?.start;
+            let new = Fid::new(sequence, oid, 0);
+            if is_copy {
+                copy(store, *object, new)?;
+            }
+            let written = is_copy && store.exists(new)?;
+            let (old, stripe) = ((index, *object), StripeObject { written, ..StripeObject::new(index, new) });
+            replaced.push(Relayout { file: *file, old, new: stripe });
+            if let Some(owners) = known.owners.get(file).filter(|_| is_copy) {
+                // The file of the place is set by the next write, or the next repair.
+                owned.push((new, *owners, None));
+            }
+        }
+        let misowned = set_owners(store, &owned)?;
+        Ok(repaired + misowned - (owned.len() - self.misowned.len()) as u64)
+    }
+}
+
+/// Copies the data of an object, durably.
+fn copy(store: &dyn ObjectStore, from: Fid, to: Fid) -> nacre_store::object::Result<()> {
+    let size = store.attr(from)?.size;
+    let mut buffer = vec![0; COPIED_AT_ONCE];
+    let mut at = 0;
+    while at < size {
+        match store.seek(from, at, Seek::Data) {
+            Ok(data) => at = data,
+            Err(ObjectError::NoData) => break,
+            Err(error) => return Err(error),
+        }
+        let read = store.read(from, at, &mut buffer, 0)?;
+        if read == 0 || store.write(to, at, &buffer[..read])? != read {
+            return Err(ObjectError::NoSpace);
+        }
+        at += read as u64;
+    }
+    if size > 0 {
+        store.truncate(to, size)?;
+    }
+    store.sync(to)
 }
 
 /// Adds the problems of one target to its report, except lost objects.
@@ -160,41 +273,58 @@ fn compare_ost(
         TargetKind::Mdt => TargetId::mdt_data(target.index).map_or(target.index, |data| data.index),
         _ => target.index,
     };
-    let mut unused: Vec<Fid> = Vec::new();
+    let mut found = Compared::default();
     let mut there: HashSet<Fid> = HashSet::new();
-    let mut misowned = Vec::new();
     store.for_each_object(&mut |object| {
         let name = (index, object);
         let mark = known.marks.get(&(index, object.mdt_index()));
         let may_be_new = target.kind == TargetKind::Ost
             && mark.is_none_or(|(seq, last)| object.seq == *seq && object.oid > *last);
         if !known.knows(&name) && !may_be_new {
-            unused.push(object);
+            found.unused.push(object);
         }
         if known.written.contains(&name) {
             there.insert(object);
         }
         if target.kind == TargetKind::Ost {
-            misowned.extend(misowned_by(store, known, &name, report).map(|owners| (object, owners)));
+            found.misowned.extend(misowned_by(store, known, &name, report));
         }
     })?;
-    if target.kind == TargetKind::Ost && !all_mdts && !unused.is_empty() {
-        report.checked += &format!(", {} named by no MDT that is here", unused.len());
-        unused.clear();
+    if target.kind == TargetKind::Ost && !all_mdts && !found.unused.is_empty() {
+        report.checked += &format!(", {} named by no MDT that is here", found.unused.len());
+        found.unused.clear();
     }
-    for object in &unused {
+    for object in &found.unused {
         let attr = store.attr(*object)?;
         let (size, space) = (attr.size, attr.blocks * 512);
         let finding = match known.is_partial {
             true => "is named by no record that can be read: it stays",
             false => "belongs to no file",
         };
-        report.add(format!("object {object} of {size} bytes ({space} on disk) {finding}"));
+        let text = format!("object {object} of {size} bytes ({space} on disk) {finding}");
+        report.add_one_of_many(Kind::OrphanObject, *object, text);
     }
-    if target.kind != TargetKind::Ost {
-        return Ok(Compared { unused, ..Compared::default() });
+    if target.kind == TargetKind::Ost {
+        compare_layouts(store, index, known, all_mdts, &there, report, &mut found)?;
     }
-    let mut lost = Vec::new();
+    Ok(found)
+}
+
+/// Compares what layouts name with the objects `there`.
+fn compare_layouts(
+    store: &dyn ObjectStore,
+    index: u16,
+    known: &ObjectReferences,
+    all_mdts: bool,
+    there: &HashSet<Fid>,
+    report: &mut TargetReport,
+    found: &mut Compared,
+) -> nacre_store::object::Result<()> {
+    for ((_, object), first) in known.shared.iter().filter(|((ost, _), _)| *ost == index) {
+        let Some(last) = known.used.get(&(index, *object)) else { continue };
+        let owner = place_on(store, *object).map(|place| place.file);
+        found.shared.push((*object, if owner == Some(*first) { *last } else { *first }));
+    }
     for ((ost, object), file) in known.used.iter().filter(|((ost, _), _)| *ost == index) {
         // Ids that an MDT on another host has given out are known only there.
         let own =
@@ -203,54 +333,85 @@ fn compare_ost(
         let is_lost =
             known.written.contains(&(*ost, *object)) && !there.contains(object) && !store.exists(*object)?;
         if is_lost {
-            lost.push((*object, *file));
+            found.lost.push((*object, *file));
         } else if !own {
-            report.add(format!("{file}: its object {object} is none of this OST"));
+            let text = format!("{file}: its object {object} is none of this OST");
+            report.add_one_of_many(Kind::ForeignObject, *file, text);
+            found.foreign.push((*object, *file));
         } else if object.oid > store.abilities().ids_of(object.seq)?.last_reserved(object.seq)? {
-            report.add(format!(
+            let text = format!(
                 "{file}: its object {object} was given out after the state that this OST is in: it was restored from an older copy"
-            ));
+            );
+            report.add_one_of_many(Kind::ForeignObject, *file, text);
+            let (largest, count) = found.beyond.entry(object.seq).or_default();
+            (*largest, *count) = ((*largest).max(object.oid), *count + 1);
         }
     }
-    lost.sort_unstable();
-    Ok(Compared { unused, lost, misowned })
+    found.lost.sort_unstable();
+    found.foreign.sort_unstable();
+    Ok(())
 }
 
-/// Returns the owners of an object's file, if the OST counts it for others, and reports that.
+/// Returns the place of an object in its file as the OST knows it.
+fn place_on(store: &dyn ObjectStore, object: Fid) -> Option<ObjectPlace> {
+    let read = store.abilities().index?.get(OWNERS, &object.to_key(), |value| value.map(OwnerRecord::decode));
+    read.ok()??.ok()?.place
+}
+
+/// Returns the owners of an object's file and its place there, if the OST has others, and reports that.
 fn misowned_by(
     store: &dyn ObjectStore,
     known: &ObjectReferences,
     name: &ObjectName,
     report: &mut TargetReport,
-) -> Option<Owners> {
+) -> Option<(Fid, Owners, Option<ObjectPlace>)> {
     let (_, object) = name;
     let file = known.used.get(name).filter(|_| !known.owned_later.contains(name))?;
     let owners = *known.owners.get(file)?;
+    let place = known.places.get(name).copied();
+    let is_shared = || known.shared.iter().any(|(shared, _)| shared == name);
     let found =
         store.abilities().index?.get(OWNERS, &object.to_key(), |value| value.map(OwnerRecord::decode));
-    let text = match found {
-        Ok(Some(Ok(record))) if record.owners == owners => return None,
-        Ok(Some(Ok(record))) => {
+    let (kind, text) = match found {
+        Ok(Some(Ok(record))) if record.owners != owners && !is_shared() => {
             let Owners { uid, gid, projid } = record.owners;
-            format!("{file}: its object {object} is counted for user {uid}, group {gid}, project {projid}")
+            let text = format!(
+                "{file}: its object {object} is counted for user {uid}, group {gid}, project {projid}"
+            );
+            (Kind::ObjectOwner, text)
         }
-        Ok(Some(Err(error))) => format!("{file}: the owners of its object {object} are damaged: {error}"),
+        // Components grow, so that other fields may be older than the layout.
+        Ok(Some(Ok(OwnerRecord { place: Some(is), .. })))
+            if place.is_some_and(|right| (right.file, right.stripe) != (is.file, is.stripe))
+                && !is_shared() =>
+        {
+            let text =
+                format!("{file}: its object {object} is recorded as stripe {} of {}", is.stripe, is.file);
+            (Kind::ObjectPlace, text)
+        }
+        Ok(Some(Ok(_))) => return None,
+        Ok(Some(Err(error))) => {
+            (Kind::ObjectOwner, format!("{file}: the owners of its object {object} are damaged: {error}"))
+        }
         // An object that was only given a size takes no space, for which somebody would have to pay.
         Ok(None) if store.attr(*object).is_ok_and(|attr| attr.blocks == 0) => return None,
-        Ok(None) => format!("{file}: its object {object} is counted for nobody"),
+        Ok(None) => (Kind::ObjectOwner, format!("{file}: its object {object} is counted for nobody")),
         // The check of the OST reports it.
         Err(_) => return None,
     };
-    report.add(text);
-    Some(owners)
+    report.add_one_of_many(kind, *file, text);
+    Some((*object, owners, place))
 }
 
-/// Writes records of the owners of objects; returns their number.
-fn set_owners(store: &dyn ObjectStore, objects: &[(Fid, Owners)]) -> nacre_store::object::Result<u64> {
+/// Writes records of the owners and places of objects; returns their number.
+fn set_owners(
+    store: &dyn ObjectStore,
+    objects: &[(Fid, Owners, Option<ObjectPlace>)],
+) -> nacre_store::object::Result<u64> {
     let Some(index) = store.abilities().index.filter(|_| !objects.is_empty()) else { return Ok(0) };
-    for (object, owners) in objects {
+    for (object, owners, place) in objects {
         let counted = store.attr(*object)?.blocks * 512;
-        let record = OwnerRecord { owners: *owners, counted, is_active: false };
+        let record = OwnerRecord { owners: *owners, counted, is_active: false, place: *place };
         let mut batch = Batch::new();
         batch.set_releasing(true);
         batch.put(OWNERS, &object.to_key(), &record.encode());
@@ -306,7 +467,7 @@ mod tests {
         assert_eq!(report.checked, ", 2 named by no MDT that is here");
         let report = check(&known, true);
         assert_eq!((report.problem_count, report.repaired), (2, 2), "{:?}", report.problems);
-        assert!(report.problems[0].contains("of 5000 bytes"), "{:?}", report.problems);
+        assert!(report.problems[0].text.contains("of 5000 bytes"), "{:?}", report.problems);
         let report = check(&known, false);
         assert_eq!(report.problem_count, 0, "{:?}", report.problems);
         // Objects of an unknown MDT, and of an MDT that knows them.
@@ -353,7 +514,8 @@ mod tests {
             store.write(object(oid), 0, &[7; 5000]).expect("written");
             known.used.insert((3, object(oid)), file);
         }
-        set_owners(&store, &[(object(1), mine), (object(2), theirs), (object(4), theirs)]).expect("set");
+        set_owners(&store, &[(object(1), mine, None), (object(2), theirs, None), (object(4), theirs, None)])
+            .expect("set");
         // The OST learns it later.
         known.owned_later.insert((3, object(4)));
         store.truncate(object(5), 1 << 20).expect("sized");
@@ -364,15 +526,18 @@ mod tests {
             (found.misowned, report.problems)
         };
         let (misowned, problems) = look();
-        assert_eq!(misowned, [(object(2), mine), (object(3), mine)], "{problems:?}");
-        assert!(problems[0].contains("counted for user 1, group 0, project 0"), "{problems:?}");
-        assert!(problems[1].contains("counted for nobody"), "{problems:?}");
+        assert_eq!(misowned, [(object(2), mine, None), (object(3), mine, None)], "{problems:?}");
+        assert!(problems[0].text.contains("counted for user 1, group 0, project 0"), "{problems:?}");
+        assert!(problems[1].text.contains("counted for nobody"), "{problems:?}");
         assert_eq!(set_owners(&store, &misowned).expect("set"), 2);
         assert_eq!(look().0, []);
         let record = store.abilities().index.expect("an index").get(OWNERS, &object(3).to_key(), |value| {
             OwnerRecord::decode(value.expect("stored")).expect("decodes")
         });
-        assert_eq!(record.expect("read"), OwnerRecord { owners: mine, counted: 8192, is_active: false });
+        assert_eq!(
+            record.expect("read"),
+            OwnerRecord { owners: mine, counted: 8192, is_active: false, place: None }
+        );
     }
 
     /// Data that has reached an MDT before its file: no inode names it.

@@ -6,7 +6,7 @@ use crate::quota::{
     QuotaChange, QuotaReply, QuotaReport, QuotaRequest, QuotaResourceState, QuotaRound, QuotaSlice,
     QuotaState, QuotaUse,
 };
-use nacre_types::{Owners, QuotaId, QuotaKind, QuotaLimits, QuotaResource};
+use nacre_types::{ObjectPlace, Owners, QuotaId, QuotaKind, QuotaLimits, QuotaResource};
 
 const ID: QuotaId = QuotaId { kind: QuotaKind::Group, id: 0x0102_0304 };
 
@@ -53,18 +53,30 @@ pub(super) fn replies() -> Vec<MdsReply> {
 
 pub(super) fn oss_requests() -> Vec<OssRequest> {
     let owners = Owners { uid: 1, gid: 2, projid: 3 };
-    let objects = vec![(Fid::ost_object(3, 9), owners)];
-    let charge = Charge { owners, is_exempt: true };
+    let file = Fid::new(0x2_0000_0401, 7, 0);
+    let (start, end, stripe_size) = (1 << 20, u64::MAX, 1 << 16);
+    let place = Some(ObjectPlace { file, component: 2, start, end, stripe_size, stripe_count: 4, stripe: 3 });
+    let objects = vec![OwnedObject { object: Fid::ost_object(3, 9), owners, place }];
+    let charge = Charge { owners, is_exempt: true, place };
     let lock = IoLock::Lease;
     vec![
         OssRequest::QuotaRound { round: round() },
         OssRequest::SetOwners { objects },
+        OssRequest::Examine { objects: vec![Fid::ost_object(3, 9)] },
+        OssRequest::ListObjects { after: Fid::ost_object(3, 9), count: 7 },
         OssRequest::Truncate { object: Fid::ost_object(3, 9), size: 1, lock, written: true, charge },
     ]
 }
 
 pub(super) fn oss_replies() -> Vec<OssReply> {
-    vec![OssReply::Quota(report()), OssReply::Written { bytes: 5, is_near_quota: true }]
+    let attr = ObjectAttr { size: 1, blocks: 2, mtime: None };
+    let known =
+        KnownObject { object: Fid::ost_object(3, 9), attr, owners: Some(Owners::default()), place: None };
+    vec![
+        OssReply::Quota(report()),
+        OssReply::Written { bytes: 5, is_near_quota: true },
+        OssReply::Known(vec![known]),
+    ]
 }
 
 #[test]
