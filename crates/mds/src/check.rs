@@ -197,7 +197,8 @@ pub fn check_targets(
     Ok(reports)
 }
 
-/// Checks one MDT, which must not be running, and the store below it; repairs both if requested.
+/// Checks one MDT, which must not be running, and the store below it; repairs both if requested, without knowledge of
+/// objects.
 ///
 /// # Errors
 /// As [`check_store`] and [`check_targets`].
@@ -210,7 +211,7 @@ pub fn check_dir(
     let store = check_store(dir, config, repair, progress)?;
     let dirs = [(dir.to_owned(), config.index)];
     let targets = Targets { dirs: &dirs, config, are_all: false };
-    let mut report = check_targets(&targets, repair, &|_| true, progress)?.pop().unwrap_or_default();
+    let mut report = check_targets(&targets, repair, &|_| false, progress)?.pop().unwrap_or_default();
     report.problems.extend(store.problems);
     report.repaired += store.repaired;
     Ok(report)

@@ -35,7 +35,7 @@ const KEPT_MAX: usize = 1000;
 const IDLE: Duration = Duration::from_millis(500);
 /// Pause between two continuous walks.
 const REST: Duration = Duration::from_secs(600);
-/// Time after which an attended order ends if the command that has given it no longer asks for the state.
+/// Time after which an attended order ends without a question for its state by the command that has given it.
 const ATTENDED: Duration = Duration::from_secs(15);
 /// Interval at which the position is stored.
 const STORED_EVERY: Duration = Duration::from_secs(5);
@@ -197,7 +197,7 @@ impl Scrub {
         }
     }
 
-    /// Returns the state of the walk to the command that has given the order, which goes on for some time.
+    /// Returns the state of the walk to the command that has given the order, and extends the order.
     pub fn attend(&self) -> ScrubStatus {
         self.state.lock().attended = Some(Instant::now());
         self.status()

@@ -20,7 +20,7 @@ const LISTED: usize = 64;
 const KEPT_MAX: usize = 1000;
 /// Pause between two continuous walks.
 const REST: Duration = Duration::from_secs(600);
-/// Time after which an order ends if the command that has given it no longer asks for the state.
+/// Time after which an order ends without a question for its state by the command that has given it.
 const ATTENDED: Duration = Duration::from_secs(15);
 
 /// State of the scrub.
@@ -136,7 +136,7 @@ impl DataScrub {
         (state.order, state.status.is_ordered) = (None, false);
     }
 
-    /// Returns the state to the command that has given the order, which goes on for some time.
+    /// Returns the state to the command that has given the order, and extends the order.
     pub fn attend(&self) -> DataScrubStatus {
         let mut state = self.shared.state.lock();
         state.attended = Some(Instant::now());

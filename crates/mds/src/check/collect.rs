@@ -102,6 +102,8 @@ pub struct Inventory {
     pub owner_changes: HashMap<(u16, Fid), OwnerRecord>,
     /// Indexes of the MDTs that were read.
     covered: HashSet<u16>,
+    /// True if data on these MDTs may be of files that a transaction brings whose record cannot be decoded.
+    pub is_data_unsure: bool,
     /// True if a store has lost records, so that inodes may be missing whose names are not.
     pub is_partial: bool,
     /// Index of the MDT that is read.
@@ -384,6 +386,7 @@ impl Inventory {
         match decode_op_key(key).and_then(|_| decode_prepared(value)) {
             Some((fids, _)) => self.data_used.extend(fids),
             None => {
+                self.is_data_unsure = true;
                 let text = "the record of a prepared transaction is damaged".to_owned();
                 self.bad(PREPARED, key, Kind::Transaction, Fid::ZERO, text);
             }

@@ -167,8 +167,8 @@ impl<'a> Rebuild<'a> {
         for (fid, add) in found {
             add(self.evidence.entry(fid).or_default());
         }
-        let unused: Vec<(Fid, u64)> =
-            self.inventory.data_unused.iter().map(|data| (data.object, data.size)).collect();
+        let unused = self.inventory.data_unused.iter().filter(|_| !self.inventory.is_data_unsure);
+        let unused: Vec<(Fid, u64)> = unused.map(|data| (data.object, data.size)).collect();
         for (object, size) in unused {
             let file = Fid { ver: 0, ..object };
             if self.lacks(&file) || self.lacks_layout(&file) {
@@ -245,6 +245,7 @@ impl<'a> Rebuild<'a> {
             Evidence { has_names: true, .. } => FileKind::Directory,
             Evidence { objects, data, .. } if !objects.is_empty() || data.is_some() => FileKind::Regular,
             // Nothing but its record knows the target of a symbolic link or the number of a device.
+            Evidence { kind: Some(FileKind::Regular), .. } if !self.is_complete => return None,
             Evidence { kind: Some(kind), .. } if is_damaged && is_simple(*kind) => *kind,
             _ => return None,
         };
@@ -359,6 +360,6 @@ pub(super) fn rebuilt_list(
         Fid::new(*next - 1, 1, 0)
     };
     let layout = DirLayout::rebuilt(master.mdt_index(), &known, &mut missing)?;
-    // A list that cannot be stored helps nobody.
+    // Too damaged shards may give a list that cannot be stored.
     DirLayout::decode(&layout.encode()).ok().filter(|_| !is_rooted(&master) || master == Fid::ROOT)
 }

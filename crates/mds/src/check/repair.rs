@@ -9,8 +9,8 @@ use crate::new_shards::new_shard;
 use crate::records::{read_record, store_path};
 use crate::shards::{is_former, is_shard, shards_of};
 use crate::tables::{
-    CHANGES_HEAD_KEY, DATA, INODES, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, XATTRS, link_key,
-    xattr_key,
+    CHANGES_HEAD_KEY, DATA, INODES, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, PREPARED, XATTRS,
+    link_key, xattr_key,
 };
 use crate::tx::Tx;
 use nacre_ondisk::{ChangesHeadRecord, InodeRecord, LinkRecord, MdtRecord};
@@ -110,10 +110,12 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Removes records that cannot be decoded. Marks stay where other MDTs may have files with objects beyond them.
+    /// Removes records that cannot be decoded. Marks stay where other MDTs may have files with objects beyond them, and
+    /// prepared transactions where other MDTs may have decided them.
     fn bad_records(&mut self) -> Result<(), MdsError> {
+        self.inventory.is_data_unsure &= !self.targets.are_all;
         for (mdt, table, key) in std::mem::take(&mut self.inventory.bad) {
-            if table != OST_MARKS || self.targets.are_all {
+            if (table != OST_MARKS && table != PREPARED) || self.targets.are_all {
                 self.tx_on(mdt).batch().delete(table, &key);
             }
             self.commit_if_full()?;
@@ -311,7 +313,7 @@ impl Repair<'_> {
             self.tx_of(&fid).batch().delete(ORPHANS, &fid.to_key());
         }
         // While inodes are damaged that nothing could replace, data may be theirs.
-        if self.inventory.damaged.is_empty() {
+        if self.inventory.damaged.is_empty() && !self.inventory.is_data_unsure {
             let mut unused = std::mem::take(&mut self.inventory.data_unused);
             unused.retain(|data| !self.inventory.data_used.contains(&data.object));
             for data in unused {

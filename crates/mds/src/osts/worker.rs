@@ -8,6 +8,7 @@ use nacre_ondisk::OwnerRecord;
 use nacre_store::{Batch, MetaStore};
 use nacre_types::{Fid, Status, StatusResult, TransNo};
 use nacre_wire::oss::{OssRequest, OwnedObject};
+use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -182,9 +183,13 @@ fn destroy(ost: &Ost, store: &Weak<MetaStore>, batch: &[Pending]) -> StatusResul
     let mut done = Batch::new();
     done.set_releasing(true);
     let store = store.upgrade().ok_or(Status::ESHUTDOWN)?;
-    for pending in batch {
+    // The owners may have changed again meanwhile, even to the same ones: those are sent next.
+    let sent_next: HashSet<Fid> = match batch.iter().any(|pending| pending.owned.is_some()) {
+        true => ost.state.lock().pending.iter().map(|pending| pending.object).collect(),
+        false => HashSet::new(),
+    };
+    for pending in batch.iter().filter(|pending| !sent_next.contains(&pending.object)) {
         let key = destroy_key(ost.index, &pending.object);
-        // The owners may have changed again meanwhile: those are sent next.
         let is_sent = |owned: OwnedObject| {
             let logged = |record: OwnerRecord| (record.owners, record.place) == (owned.owners, owned.place);
             store.get(table, key.as_slice(), |value| {
