@@ -2,8 +2,9 @@
 
 use crate::arguments::{check_objects, check_sequence};
 use crate::locks::Target;
+use crate::outcome::{Outcome, Refusal};
 use crate::quota::Quota;
-use crate::service::{DESTROY_MAX, Outcome, Refusal, attr};
+use crate::service::{DESTROY_MAX, attr};
 use nacre_store::object::{ObjectError, objects_after};
 use nacre_types::{Fid, Status};
 use nacre_wire::oss::{KnownObject, OssReply};

@@ -32,9 +32,7 @@ use nacre_store::object::{ObjectAttr, ObjectError, ObjectStore};
 use nacre_types::nodemap::Nodemaps;
 use nacre_types::{Capability, ClientUuid, Fid, JobId, Nid, Status, StatusResult, TargetId};
 use nacre_wire::lock::IoLock;
-use nacre_wire::oss::{
-    self, Advice, Bulk, Charge, FallocateKind, OssReply, OssRequest, OwnedObject, Statfs,
-};
+use nacre_wire::oss::{self, Advice, Bulk, Charge, FallocateKind, OssReply, OssRequest, OwnedObject, Statfs};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

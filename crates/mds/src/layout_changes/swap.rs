@@ -13,7 +13,9 @@ use crate::suspend::Caller;
 use crate::tx::now;
 use nacre_layout::{Layout, LayoutForm, user};
 use nacre_ondisk::{ChangeRecord, InodeRecord};
-use nacre_types::{Attr, AttrFlags, ChangeKind, Fid, OpenHandle, Owners, SizeSource, Status, StatusResult, perm};
+use nacre_types::{
+    Attr, AttrFlags, ChangeKind, Fid, OpenHandle, Owners, SizeSource, Status, StatusResult, perm,
+};
 use nacre_wire::mds::{LeaseKind, MdsAnswer, MdsReply};
 
 /// The combined attributes of a file's objects.
