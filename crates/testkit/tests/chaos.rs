@@ -202,6 +202,11 @@ impl Working<'_> {
     }
 }
 
+/// Prints what requests wait for.
+fn explain(cluster: &Cluster) {
+    println!("{}", cluster.nacre(&["debug", "waits", text(cluster.data())]));
+}
+
 #[test]
 fn nothing_is_lost_hangs_or_is_wrong_while_servers_network_and_disks_fail() {
     if !(have(&["/dev/fuse", "nft", "ip", "sqlite3", "cc", "make", "mkfs.ext4"]) && have_root()) {
@@ -231,7 +236,7 @@ fn nothing_is_lost_hangs_or_is_wrong_while_servers_network_and_disks_fail() {
         // Caught, so that the threads end if this one panics.
         let disturbed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             while start.elapsed() < Duration::from_secs(seconds)
-                && deck.await_progress(&all.quick(), &all.slow())
+                && deck.await_progress(&all.quick(), &all.slow(), || explain(&cluster))
             {
                 disturber.disturb(&mut cluster, &deck);
             }

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 /// step (a build).
 const STALL: Duration = Duration::from_secs(90);
 
+/// Time after which the output says what a workload waits for: longer than a fault.
+const LONG: Duration = Duration::from_secs(10);
+
 /// Progress of one workload.
 #[derive(Debug)]
 pub struct Progress {
@@ -81,10 +84,15 @@ impl Deck {
     }
 
     /// Waits until each of the `quick` workloads has finished a step. False if the run is over, or one of all hangs,
-    /// which is a problem.
-    pub fn await_progress(&self, quick: &[&Progress], slow: &[&Progress]) -> bool {
+    /// which is a problem. `explain` is called once if that takes long.
+    pub fn await_progress(&self, quick: &[&Progress], slow: &[&Progress], explain: impl Fn()) -> bool {
         let before: Vec<u64> = quick.iter().map(|progress| progress.steps()).collect();
+        let mut is_explained = false;
         loop {
+            if !is_explained && quick.iter().any(|progress| progress.idle() > LONG) {
+                is_explained = true;
+                explain();
+            }
             if self.is_over() {
                 return false;
             }
