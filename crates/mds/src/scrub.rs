@@ -80,7 +80,7 @@ pub struct Order {
     pub is_attended: bool,
 }
 
-/// State of the walk.
+/// Walk of the walk.
 #[derive(Clone, Debug, Default)]
 pub struct ScrubStatus {
     /// True while an order is carried out.
@@ -122,7 +122,7 @@ impl ScrubStatus {
 }
 
 #[derive(Default)]
-struct State {
+struct Walk {
     order: Option<Order>,
     status: ScrubStatus,
     /// Key after which the walk continues, by its phase: a FID, a table and a key, an OST and an object.
@@ -139,7 +139,7 @@ struct State {
 pub struct Scrub {
     leaves: Arc<Leaves>,
     core: Arc<Core>,
-    state: Mutex<State>,
+    state: Mutex<Walk>,
     /// Rate of the continuous walk in inodes per second, 0 for none.
     rate: AtomicU64,
 }
@@ -147,7 +147,7 @@ pub struct Scrub {
 impl Scrub {
     pub(crate) fn new(leaves: &Arc<Leaves>, core: &Arc<Core>, rate: u64) -> Scrub {
         let (leaves, core) = (leaves.clone(), core.clone());
-        let mut state = State::default();
+        let mut state = Walk::default();
         let stored =
             leaves.store.get(META, SCRUB_KEY, |value| value.and_then(|it| ScrubRecord::decode(it).ok()));
         if let Ok(Some(ScrubRecord { phase, cursor })) = stored {
@@ -387,7 +387,7 @@ struct Done {
     next: Option<Vec<u8>>,
 }
 
-impl State {
+impl Walk {
     fn enter(&mut self, phase: Phase) {
         self.status.phase = phase;
         self.cursor.clear();

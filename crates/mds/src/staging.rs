@@ -255,13 +255,7 @@ impl Staging {
             }
             Update::InodeIn { fid, record, xattrs, links } => {
                 self.stage_new_inode(tx, fid, record, xattrs)?;
-                stage_links(tx, fid, links);
-                // The objects of a file that moves belong to its new FID.
-                if let Some(stored) = tx.stored(fid).filter(|stored| stored.attr.is_regular())
-                    && let Ok(layout) = user::decode_layout(&stored.body)
-                {
-                    tx.log_owners(*fid, &layout, Owners::from(&stored.attr));
-                }
+                stage_arrival(tx, fid, links);
             }
             Update::InodeOut { fid } => {
                 let record = self.take_part_inode(changed, fid)?;
@@ -422,5 +416,14 @@ fn set_versions(reply: &mut MdsReply, tx: &Tx) {
             stored(parent);
         }
         _ => {}
+    }
+}
+/// Stores the further names of an inode that moves here, and logs its objects: they belong to its new FID.
+fn stage_arrival(tx: &mut Tx, fid: &Fid, links: &[Name]) {
+    stage_links(tx, fid, links);
+    if let Some(stored) = tx.stored(fid).filter(|stored| stored.attr.is_regular())
+        && let Ok(layout) = user::decode_layout(&stored.body)
+    {
+        tx.log_owners(*fid, &layout, Owners::from(&stored.attr));
     }
 }

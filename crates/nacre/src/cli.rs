@@ -438,9 +438,8 @@ struct UmountArgs {
 
 /// Checks a file system: names, inodes, layouts and objects.
 ///
-/// Of a stopped one, every target is read, and every object compared with the layouts; --repair repairs all that has a
-/// right answer. While it runs, its servers walk what they have at a bounded rate; --repair repairs what can be repaired
-/// in use, and names what has to wait for a stop.
+/// Of a stopped one, all is read and compared; --repair repairs all that has a right answer. While it runs, its servers
+/// walk what they have at a bounded rate; --repair repairs what can be repaired in use.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit code 0 if everything is well (or was repaired), 1 if damage is left.

@@ -1,32 +1,30 @@
 //! What a target knows of its objects, for metadata servers that check layouts and look for orphan objects.
 
-use crate::arguments::{check_objects, check_sequence};
-use crate::locks::Target;
-use crate::outcome::{Outcome, Refusal};
-use crate::quota::Quota;
-use crate::service::{DESTROY_MAX, attr};
-use nacre_store::object::{ObjectError, objects_after};
-use nacre_types::{Fid, Status};
-use nacre_wire::oss::{KnownObject, OssReply};
+use nacre_quota::ObjectAccounts;
+use nacre_store::object::{ObjectStore, objects_after};
+use nacre_types::{Fid, Status, StatusResult};
+use nacre_wire::oss::{KnownObject, ObjectAttr};
 
 /// Returns what is known of objects, without waiting for clients that write them.
-pub(crate) fn examine(target: &Target, quota: &Quota, objects: &[Fid]) -> Outcome {
-    check_objects(objects, target.index)?;
-    let known = objects.iter().map(|object| {
-        let after = attr(target.store.attr(*object)?);
-        let owned = quota.accounts().map(|accounts| accounts.owned(*object)).transpose()?.flatten();
+pub(crate) fn examine(
+    store: &dyn ObjectStore,
+    accounts: Option<&ObjectAccounts>,
+    objects: &[Fid],
+) -> StatusResult<Vec<KnownObject>> {
+    let known = |object: &Fid| {
+        let found = store.attr(*object).map_err(|error| error.status())?;
+        let attr = ObjectAttr { size: found.size, blocks: found.blocks, mtime: found.mtime };
+        let owned = accounts.map(|accounts| accounts.owned(*object)).transpose()?.flatten();
         let (owners, place) = owned.map_or((None, None), |owned| (Some(owned.owners), owned.place));
-        Ok(KnownObject { object: *object, attr: after, owners, place })
-    });
-    Ok((OssReply::Known(known.collect::<Result<_, Refusal>>()?), 0))
+        Ok(KnownObject { object: *object, attr, owners, place })
+    };
+    objects.iter().map(known).collect()
 }
 
-/// Lists objects of a sequence that exist.
-pub(crate) fn list(target: &Target, quota: &Quota, after: Fid, count: u32) -> Outcome {
-    check_sequence(after.seq, target.index)?;
-    let index = target.store.abilities().index.ok_or(Status::EOPNOTSUPP)?;
-    let mut found =
-        objects_after(index, after, (count as usize).min(DESTROY_MAX)).map_err(ObjectError::from)?;
+/// Returns up to `count` objects of a sequence after one.
+pub(crate) fn list(store: &dyn ObjectStore, after: Fid, count: usize) -> StatusResult<Vec<Fid>> {
+    let index = store.abilities().index.ok_or(Status::EOPNOTSUPP)?;
+    let mut found = objects_after(index, after, count).map_err(|error| error.status())?;
     found.retain(|object| object.seq == after.seq);
-    examine(target, quota, &found)
+    Ok(found)
 }

@@ -1,7 +1,6 @@
 //! Scrub: reads all data of a target repeatedly at a low rate, and once at a higher one when an administrator orders
 //! it. The store compares checksums, where it has them; blocks that the medium cannot read are found in any case.
 
-use crate::ObjectServer;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex, MutexGuard};
 use nacre_env::thread::JoinHandle;
@@ -71,30 +70,12 @@ pub struct DataScrub {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl ObjectServer {
-    /// Starts the scrub with a rate in bytes per second, unless it runs.
+impl DataScrub {
+    /// Starts the thread, with a rate in bytes per second.
     ///
     /// # Errors
-    /// If the thread cannot be started.
-    pub fn start_scrub(&self, rate: u64) -> io::Result<()> {
-        if self.scrub.get().is_none() {
-            // A store on a device reads its data continuously by itself.
-            let rate = if self.store().abilities().device_store.is_some() { 0 } else { rate };
-            let scrub = DataScrub::start(self.target_id(), self.store().clone(), rate)?;
-            // If two calls race, the thread of one of them ends.
-            let _ = self.scrub.set(scrub);
-        }
-        Ok(())
-    }
-
-    /// Returns the scrub, if it was started.
-    pub fn scrub(&self) -> Option<&DataScrub> {
-        self.scrub.get()
-    }
-}
-
-impl DataScrub {
-    fn start(target: TargetId, store: Arc<dyn ObjectStore>, rate: u64) -> io::Result<DataScrub> {
+    /// If it cannot be started.
+    pub(crate) fn start(target: TargetId, store: Arc<dyn ObjectStore>, rate: u64) -> io::Result<DataScrub> {
         let state = Mutex::new(State { rate, ..State::default() });
         let shared = Arc::new(Shared { target, store, state, changed: Condvar::new() });
         let body = shared.clone();

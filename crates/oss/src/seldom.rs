@@ -3,6 +3,7 @@
 
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
+use nacre_types::Status;
 use std::time::Duration;
 
 /// Time between two messages.
@@ -26,4 +27,20 @@ impl Seldom {
         state.0 = Some(Instant::now());
         Some(std::mem::take(&mut state.1))
     }
+}
+
+/// Returns whether a failure is due to the request or a full disk, and not to a broken one.
+pub(crate) fn is_expected(status: Status) -> bool {
+    matches!(
+        status,
+        Status::ENOSPC
+            | Status::EDQUOT
+            | Status::EFBIG
+            | Status::ENXIO
+            | Status::EINVAL
+            | Status::EINTR
+            | Status::EOPNOTSUPP
+            | Status::ESHUTDOWN
+            | Status::EVICTED
+    )
 }

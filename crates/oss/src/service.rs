@@ -11,7 +11,7 @@ use crate::outcome::{Outcome, Refusal, is_expected};
 use crate::quota::{Charged, Quota, charge_in_fs};
 use crate::room::Room;
 use crate::scrub::DataScrub;
-use crate::seldom::Seldom;
+use crate::seldom::{Seldom, is_expected};
 use crate::stats::{BrwStats, Counters, JOB_EVENTS, Operation, PeerStats, Transfer, job_rows};
 use crate::stop::StopError;
 use crate::tenants::check_standing;
@@ -379,8 +379,7 @@ impl ObjectServer {
                 let accounts = self.quota.accounts().ok_or(Status::EOPNOTSUPP)?;
                 Ok((OssReply::Quota(accounts.book().round(round)), 0))
             }
-            OssRequest::Examine { objects } => examine(&self.target, &self.quota, objects),
-            OssRequest::ListObjects { after, count } => list(&self.target, &self.quota, *after, *count),
+            OssRequest::Examine { .. } | OssRequest::ListObjects { .. } => self.known(request),
             OssRequest::SetOwners { objects } => {
                 objects.iter().try_for_each(|it| check_object(it.object, self.target.index))?;
                 if let Some(accounts) = self.quota.accounts() {
@@ -390,6 +389,23 @@ impl ObjectServer {
                 Ok((OssReply::Done, 0))
             }
         }
+    }
+
+    /// Returns what is known of objects.
+    fn known(&self, request: &OssRequest) -> Outcome {
+        let (store, accounts) = (&*self.target.store, self.quota.accounts().map(|accounts| &**accounts));
+        let known = match request {
+            OssRequest::Examine { objects } => {
+                check_objects(objects, self.target.index)?;
+                examine(store, accounts, objects)?
+            }
+            OssRequest::ListObjects { after, count } => {
+                check_sequence(after.seq, self.target.index)?;
+                examine(store, accounts, &list(store, *after, (*count as usize).min(DESTROY_MAX))?)?
+            }
+            _ => return Err(Status::EPROTO.into()),
+        };
+        Ok((OssReply::Known(known), 0))
     }
 
     fn getattr(&self, export: &Export, object: Fid, glimpse: bool) -> Outcome {

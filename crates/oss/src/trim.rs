@@ -1,7 +1,8 @@
-//! Trim (discard) of free space on the medium of a target: a background thread at low load, and explicit
-//! requests.
+//! Background work of a target: trim (discard) of free space on its medium, at low load and on explicit request, and
+//! the scrub.
 
 use crate::ObjectServer;
+use crate::scrub::DataScrub;
 use nacre_store::object::trim::{Load, Trimmer, trim_for};
 use nacre_store::object::{ObjectError, Trimmed};
 use std::io;
@@ -44,5 +45,25 @@ impl ObjectServer {
             Some(trimmer) => trimmer.trim_for(from, limit),
             None => trim_for(&**self.store(), from, limit),
         }
+    }
+
+    /// Starts the scrub with a rate in bytes per second, unless it runs.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn start_scrub(&self, rate: u64) -> io::Result<()> {
+        if self.scrub.get().is_none() {
+            // A store on a device reads its data continuously by itself.
+            let rate = if self.store().abilities().device_store.is_some() { 0 } else { rate };
+            let scrub = DataScrub::start(self.target_id(), self.store().clone(), rate)?;
+            // If two calls race, the thread of one of them ends.
+            let _ = self.scrub.set(scrub);
+        }
+        Ok(())
+    }
+
+    /// Returns the scrub, if it was started.
+    pub fn scrub(&self) -> Option<&DataScrub> {
+        self.scrub.get()
     }
 }

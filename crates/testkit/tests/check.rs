@@ -109,6 +109,24 @@ impl Files {
     }
 }
 
+/// Checks that a file without a name is in `lost+found`, and gives it one.
+fn rescued(files: &Files, gone: Fid) {
+    let attr = fs::metadata(files.dir.join("damaged")).expect("there");
+    assert_eq!((attr.uid(), attr.gid()), (1234, 567), "owners are those of the objects");
+    let lost = files.cluster.mount().join(".lustre/lost+found/MDT0000");
+    let found: Vec<String> = fs::read_dir(&lost)
+        .expect("a directory")
+        .map(|entry| entry.expect("read").file_name().into_string().expect("text"))
+        .collect();
+    assert_eq!(found, [gone.to_string()]);
+    assert!(fs::read(lost.join(&found[0])).expect("read") == Files::content("gone"));
+    assert_eq!(files.fid(&lost.join(&found[0])), gone);
+    let path =
+        files.cluster.lfs(&["fid2path", text(files.cluster.mount()), &gone.to_string()]).success().stdout;
+    assert!(path.contains(&format!("lost+found/MDT0000/{gone}")), "{path}");
+    fs::rename(lost.join(&found[0]), files.dir.join("back")).expect("moved");
+}
+
 #[test]
 fn files_are_rebuilt_from_objects_and_objects_get_back_to_their_files() {
     let Some(cluster) = start(Shape::Embedded, "chkobj", 1) else { return };
@@ -165,23 +183,10 @@ fn files_are_rebuilt_from_objects_and_objects_get_back_to_their_files() {
     for name in ["damaged", "first", "owned", "placed", "sound"] {
         assert!(fs::read(files.dir.join(name)).expect("read") == Files::content(name), "{name}");
     }
-    let attr = fs::metadata(files.dir.join("damaged")).expect("there");
-    assert_eq!((attr.uid(), attr.gid()), (1234, 567), "owners are those of the objects");
-    let lost = files.cluster.mount().join(".lustre/lost+found/MDT0000");
-    let found: Vec<String> = fs::read_dir(&lost)
-        .expect("a directory")
-        .map(|entry| entry.expect("read").file_name().into_string().expect("text"))
-        .collect();
-    assert_eq!(found, [gone.to_string()]);
-    assert!(fs::read(lost.join(&found[0])).expect("read") == Files::content("gone"));
-    assert_eq!(files.fid(&lost.join(&found[0])), gone);
-    let path =
-        files.cluster.lfs(&["fid2path", text(files.cluster.mount()), &gone.to_string()]).success().stdout;
-    assert!(path.contains(&format!("lost+found/MDT0000/{gone}")), "{path}");
+    rescued(&files, gone);
     // The stripe that the other file had is a copy of that file's.
     let copied = fs::read(files.dir.join("second")).expect("read");
     assert!(copied[..65_536] == Files::content("first")[..65_536] && copied.len() == 300_000);
-    fs::rename(lost.join(&found[0]), files.dir.join("back")).expect("moved");
     fs::write(files.dir.join("sparse"), b"new").expect("written");
     files.cluster.stop_and_check();
 }

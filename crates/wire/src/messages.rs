@@ -19,6 +19,7 @@ use crate::oss::{
     Advice, Charge, FallocateKind, KnownObject, LoggedReply, ObjectAttr, OssCall, OssReply, OssRequest,
     OwnedObject, SeekKind,
 };
+use crate::quota::OWNED_MAX;
 use crate::replay::REPLAYED_MAX;
 use nacre_types::ioctl::MIGRATED_MAX;
 use nacre_types::nodemap::{Change, NODEMAPS_MAX, Nodemaps};
@@ -261,7 +262,14 @@ wire_enum!(MgsReply {
 wire_struct!(CapabilityKey { epoch, made_s, secret });
 wire_struct!(IssuedKey { identity, is_revoked });
 
+/// Least size of an encoded object with its owners.
+const OWNED_BYTES: usize = 16 + 12 + 1;
+/// Least size of an encoded object as its OST knows it.
+const KNOWN_BYTES: usize = 16 + 8 + 8 + 1 + 1 + 1;
+
 wire_lists! {
+    OwnedObject: OWNED_MAX, OWNED_BYTES, "objects with owners";
+    KnownObject: OWNED_MAX, KNOWN_BYTES, "objects";
     Fid: DESTROY_MAX, nacre_types::fid::FID_BYTES, "objects";
     (Fid, Fid): MIGRATED_MAX, 2 * nacre_types::fid::FID_BYTES, "inodes";
     Option<Status>: OUTCOMES_MAX, 1, "outcomes";

@@ -2,7 +2,6 @@
 //! which the master and the targets exchange limits for usage.
 
 use crate::codec::{Decode, DecodeResult, Encode, Reader, wire_code, wire_enum, wire_lists, wire_struct};
-use crate::oss::{KnownObject, OwnedObject};
 use nacre_types::{ObjectPlace, Owners, QuotaId, QuotaKind, QuotaLimits, QuotaResource};
 
 /// Entries in one message of a round.
@@ -13,10 +12,6 @@ pub const OWNED_MAX: usize = 4096;
 const SLICE_BYTES: usize = 5 + 1 + 8;
 /// Encoded [`QuotaUse`].
 const USE_BYTES: usize = 5 + 1 + 8 + 1;
-/// Least size of an encoded object with its owners.
-const OWNED_BYTES: usize = 16 + 12 + 1;
-/// Least size of an encoded object as its OST knows it.
-const KNOWN_BYTES: usize = 16 + 8 + 8 + 1 + 1 + 1;
 
 /// A request to the quota master.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -238,6 +233,4 @@ wire_enum!(QuotaReply {
 wire_lists! {
     QuotaSlice: QUOTA_ENTRIES_MAX, SLICE_BYTES, "quota slices";
     QuotaUse: QUOTA_ENTRIES_MAX, USE_BYTES, "quota uses";
-    OwnedObject: OWNED_MAX, OWNED_BYTES, "objects with owners";
-    KnownObject: OWNED_MAX, KNOWN_BYTES, "objects";
 }

@@ -51,6 +51,9 @@ struct Evidence {
     data: Option<(Fid, u64)>,
 }
 
+/// An inode, and what becomes known of it.
+type Note = (Fid, Box<dyn FnOnce(&mut Evidence)>);
+
 /// Rebuilds inodes in an inventory.
 pub(super) struct Rebuild<'a> {
     pub inventory: &'a mut Inventory,
@@ -138,7 +141,7 @@ impl<'a> Rebuild<'a> {
 
     /// Collects what names and shards know.
     fn gather(&mut self) {
-        let mut found: Vec<(Fid, Box<dyn FnOnce(&mut Evidence)>)> = Vec::new();
+        let mut found: Vec<Note> = Vec::new();
         for name in &self.inventory.dirents {
             if let Some((fid, kind)) = name.to.filter(|(fid, _)| self.lacks(fid)) {
                 found.push((fid, Box::new(move |evidence| evidence.kind = Some(kind))));

@@ -255,6 +255,11 @@ fn of_names() -> Vec<Case> {
             },
             is_whole,
         ),
+    ]
+}
+
+fn of_places() -> Vec<Case> {
+    vec![
         (
             Kind::MisplacedName,
             "a name is in another shard",
@@ -300,6 +305,11 @@ fn of_names() -> Vec<Case> {
             },
             |site, store| assert!(!has(store, DIRENTS, &site.key(site.sub, "up"))),
         ),
+    ]
+}
+
+fn of_trees() -> Vec<Case> {
+    vec![
         (
             Kind::Loop,
             "a directory is below itself",
@@ -381,6 +391,11 @@ fn of_inodes() -> Vec<Case> {
                 assert_eq!((record.parent, record.attr.mode & 0o777), (site.striped, 0o750));
             },
         ),
+    ]
+}
+
+fn of_lists() -> Vec<Case> {
+    vec![
         (
             Kind::LostInode,
             "a name is gone",
@@ -426,6 +441,11 @@ fn of_inodes() -> Vec<Case> {
             },
             |site, store| assert_eq!(record_in(store, site.empty).attr.nlink, 2),
         ),
+    ]
+}
+
+fn of_contents() -> Vec<Case> {
+    vec![
         (
             Kind::Attributes,
             "a default for directories cannot be decoded",
@@ -518,6 +538,11 @@ fn of_other_records() -> Vec<Case> {
                 assert_eq!(list.shards, site.shards);
             },
         ),
+    ]
+}
+
+fn of_records() -> Vec<Case> {
+    vec![
         (
             Kind::ObjectMark,
             "a mark is gone",
@@ -555,6 +580,11 @@ fn of_other_records() -> Vec<Case> {
                 assert!(!has(store, PREPARED, key.as_slice()));
             },
         ),
+    ]
+}
+
+fn of_logs() -> Vec<Case> {
+    vec![
         (
             Kind::Changelog,
             "a record and the head of the changelog cannot be decoded",
@@ -593,12 +623,27 @@ fn of_other_records() -> Vec<Case> {
     ]
 }
 
+fn all_cases() -> impl Iterator<Item = Case> {
+    let lists = [
+        of_names,
+        of_places,
+        of_trees,
+        of_inodes,
+        of_lists,
+        of_contents,
+        of_other_records,
+        of_records,
+        of_logs,
+    ];
+    lists.into_iter().flat_map(|list: fn() -> Vec<Case>| list())
+}
+
 #[test]
 fn each_kind_of_damage_is_named_and_repaired_and_what_is_sound_stays() {
     let mut tried = BTreeSet::from(ELSEWHERE);
     let whole = Site::new();
     assert_eq!(whole.check(false).problems, []);
-    for (kind, name, damage, holds) in of_names().into_iter().chain(of_inodes()).chain(of_other_records()) {
+    for (kind, name, damage, holds) in all_cases() {
         let site = whole.copy();
         let store = site.open();
         let mut batch = Batch::new();
