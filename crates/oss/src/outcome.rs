@@ -26,19 +26,3 @@ impl From<ObjectError> for Refusal {
         Refusal::Store(error)
     }
 }
-
-/// Returns whether a failure is due to the request or a full disk, and not to a broken one.
-pub(crate) fn is_expected(status: Status) -> bool {
-    matches!(
-        status,
-        Status::ENOSPC
-            | Status::EDQUOT
-            | Status::EFBIG
-            | Status::ENXIO
-            | Status::EINVAL
-            | Status::EINTR
-            | Status::EOPNOTSUPP
-            | Status::ESHUTDOWN
-            | Status::EVICTED
-    )
-}

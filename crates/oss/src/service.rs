@@ -7,7 +7,7 @@ use crate::describe::{described, fallocate, make_faults, operation_of, seek};
 use crate::destroyed::Destroyed;
 use crate::examine::{examine, list};
 use crate::locks::Target;
-use crate::outcome::{Outcome, Refusal, is_expected};
+use crate::outcome::{Outcome, Refusal};
 use crate::quota::{Charged, Quota, charge_in_fs};
 use crate::room::Room;
 use crate::scrub::DataScrub;
