@@ -15,7 +15,7 @@ pub const DIR_PAGE_MAX: usize = 1 << 20;
 /// Bytes of an entry before its name.
 const ENTRY_HEAD_BYTES: usize = 28;
 /// Bytes of encoded attributes.
-pub const ATTR_BYTES: usize = 120;
+pub const ATTR_BYTES: usize = 124;
 /// Bytes of a lock handle.
 pub const LOCK_BYTES: usize = 8;
 /// Bytes of the length before a layout.
