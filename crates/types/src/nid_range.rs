@@ -111,7 +111,14 @@ impl FromStr for NidRange {
         for place in &mut bytes {
             *place = words.next().and_then(byte_range).ok_or(NodemapError::Range)?;
         }
-        if words.next().is_none() { Ok(NidRange::Bytes(bytes)) } else { Err(NodemapError::Range) }
+        match (bytes, words.next()) {
+            (_, Some(_)) => Err(NodemapError::Range),
+            // One address has one form, also if it is written as `10.0.00.1` or `10.0.0.[1-1]`.
+            ([(a, _), (b, _), (c, _), (d, _)], None) if bytes.iter().all(|(low, high)| low == high) => {
+                Ok(NidRange::Prefix([a, b, c, d].into(), 32))
+            }
+            (bytes, None) => Ok(NidRange::Bytes(bytes)),
+        }
     }
 }
 
@@ -140,6 +147,14 @@ mod tests {
 
     fn range(text: &str) -> NidRange {
         text.parse().expect("a range of this test")
+    }
+
+    #[test]
+    fn one_address_is_equal_to_itself_in_all_notations() {
+        let range = |text: &str| text.parse::<NidRange>().expect(text);
+        for text in ["10.0.00.1@tcp", "10.0.0.[1-1]@tcp", "10.0.0.1/32@tcp0"] {
+            assert_eq!(range(text), range("10.0.0.1@tcp"), "{text}");
+        }
     }
 
     #[test]
