@@ -141,7 +141,10 @@ impl Superblock {
         if !counts.contains(&superblock.mdt_count) || !counts.contains(&superblock.ost_count) {
             return Err(SuperblockError::Damaged("impossible number of targets"));
         }
-        Ok(superblock)
+        match superblock.encode()[..] == *bytes {
+            true => Ok(superblock),
+            false => Err(SuperblockError::Damaged("reserved bytes are not zero")),
+        }
     }
 }
 
