@@ -262,11 +262,12 @@ impl<S: Side> Handshake<S> {
                 Ok(Next::Receive | Next::Finished) => return Ok(false),
                 Err(error) => {
                     // The alert for the peer follows the bytes that were to be sent before. rustls remembers
-                    // its position in the bytes.
+                    // its position in the bytes, and reads on where nothing is left to send: no second alert.
                     let bytes = self.received.get_mut(..self.shown).unwrap_or_default();
-                    while let UnbufferedStatus {
-                        state: state @ Ok(ConnectionState::EncodeTlsData(_)), ..
-                    } = self.side.step(bytes)
+                    while self.side.state().wants_write()
+                        && let UnbufferedStatus {
+                            state: state @ Ok(ConnectionState::EncodeTlsData(_)), ..
+                        } = self.side.step(bytes)
                     {
                         let _ = next_of(state, &mut self.to_send);
                     }
