@@ -51,6 +51,8 @@ mod reply;
 mod request;
 mod session;
 mod transport;
+#[doc(hidden)]
+pub mod untrusted;
 
 pub use config::{MountOptions, ProtocolOptions, SessionConfig, ThreadOptions, Transport, TransportChoice};
 pub use error::Error;

@@ -30,6 +30,10 @@ pub fn read(bytes: &[u8]) {
 }
 
 #[cfg(test)]
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Authority, Fingerprint, LIFETIME, Request};
@@ -54,34 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn mutated_and_random_bytes_never_panic() {
-        let mut random = fastrand::Rng::with_seed(1);
-        let mut draw = |below: usize| random.usize(..below);
-        for seed in seeds() {
-            read(&seed);
-            for _ in 0..3000 {
-                let mut bytes = seed.clone();
-                for _ in 0..=draw(4) {
-                    match draw(4) {
-                        0 => bytes.truncate(draw(bytes.len().max(1)) + 1),
-                        1 if !bytes.is_empty() => {
-                            let at = draw(bytes.len());
-                            bytes.insert(at, draw(256) as u8);
-                        }
-                        2 if !bytes.is_empty() => drop(bytes.remove(draw(bytes.len()))),
-                        _ if !bytes.is_empty() => {
-                            let at = draw(bytes.len());
-                            bytes[at] = draw(256) as u8;
-                        }
-                        _ => bytes.push(draw(256) as u8),
-                    }
-                }
-                read(&bytes);
-            }
-        }
-        for _ in 0..3000 {
-            let bytes: Vec<u8> = (0..draw(300)).map(|_| draw(256) as u8).collect();
-            read(&bytes);
-        }
+    fn mutated_keys_and_tokens_never_panic() {
+        mutate::exercise("keys", &seeds(), 60_000, read);
     }
 }

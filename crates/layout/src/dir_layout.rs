@@ -659,4 +659,4 @@ pub fn hash_text(hash: u32) -> String {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -24,6 +24,8 @@ pub mod rebuilt;
 pub mod request;
 pub mod spec;
 pub mod stripe;
+#[doc(hidden)]
+pub mod untrusted;
 pub mod user;
 pub mod written;
 

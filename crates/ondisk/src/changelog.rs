@@ -334,7 +334,6 @@ impl ChangesHeadRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn rename() -> ChangeRecord<'static> {
         let name = |oid, name| ChangedName { parent: Fid::new(2, oid, 0), name };
@@ -430,33 +429,5 @@ mod tests {
             ..rename()
         };
         assert_eq!(encoded(&record).len(), CHANGE_LEN_MAX);
-    }
-
-    proptest! {
-        #[test]
-        fn damaged_records_never_panic(
-            changes in proptest::collection::vec((0usize..140, 0u8..=255), 0..6),
-            cut in 0usize..140,
-            random in proptest::collection::vec(0u8..=255, 0..80),
-        ) {
-            let mut bytes = encoded(&rename());
-            for (at, value) in changes {
-                if let Some(byte) = bytes.get_mut(at) {
-                    *byte = value;
-                }
-            }
-            bytes.truncate(cut);
-            for bytes in [bytes, random] {
-                if let Ok(record) = ChangeRecord::decode(&bytes) {
-                    prop_assert_eq!(encoded(&record), &bytes[..]);
-                }
-                if let Ok(user) = ChangeUserRecord::decode(&bytes) {
-                    prop_assert_eq!(user.encode(), &bytes[..]);
-                }
-                if let Ok(head) = ChangesHeadRecord::decode(&bytes) {
-                    prop_assert_eq!(&head.encode()[..], &bytes[..]);
-                }
-            }
-        }
     }
 }

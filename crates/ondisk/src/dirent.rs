@@ -98,7 +98,6 @@ impl<'a> XattrRecord<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn bytes_are_those_of_version_1() {
@@ -117,16 +116,5 @@ mod tests {
     fn a_name_of_nothing_is_refused() {
         let dirent = DirentRecord { fid: Fid::ZERO, kind: FileKind::Regular };
         assert_eq!(DirentRecord::decode(&dirent.encode()), Err(DecodeError::Field("fid")));
-    }
-
-    proptest! {
-        #[test]
-        fn random_bytes_never_panic(bytes in proptest::collection::vec(0u8..=255, 0..40)) {
-            let _ = LinkRecord::decode(&bytes);
-            let _ = XattrRecord::decode(&bytes);
-            if let Ok(record) = DirentRecord::decode(&bytes) {
-                prop_assert_eq!(&record.encode()[..], &bytes[..]);
-            }
-        }
     }
 }

@@ -20,6 +20,8 @@ pub mod quota;
 pub mod server;
 pub mod start;
 pub mod superblock;
+#[doc(hidden)]
+pub mod untrusted;
 
 pub use changelog::{ChangeRecord, ChangeUserRecord, ChangesHeadRecord};
 pub use codec::DecodeError;

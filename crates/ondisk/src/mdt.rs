@@ -216,7 +216,6 @@ mod tests {
             assert!(ScrubRecord::decode(bad).is_err());
         }
     }
-    use proptest::prelude::*;
 
     #[test]
     fn bytes_are_those_of_the_format() {
@@ -253,18 +252,5 @@ mod tests {
         let bytes = [1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0];
         assert_eq!(mark.encode(), bytes);
         assert_eq!(OstMarkRecord::decode(&bytes), Ok(mark));
-    }
-
-    proptest! {
-        #[test]
-        fn random_bytes_never_panic(mut bytes in proptest::collection::vec(0u8..=255, 0..48), known in 0u8..2) {
-            let version = if bytes.len() % 2 == 0 { MDT_VERSION } else { OST_MARK_VERSION };
-            if let Some(first) = bytes.first_mut().filter(|_| known == 1) {
-                *first = version;
-            }
-            let _ = MdtRecord::decode(&bytes);
-            let _ = RunsRecord::decode(&bytes);
-            let _ = OstMarkRecord::decode(&bytes);
-        }
     }
 }

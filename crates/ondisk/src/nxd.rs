@@ -519,20 +519,5 @@ mod tests {
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(NxdMark::decode(&bytes).is_err());
         }
-
-        #[test]
-        fn any_bytes_are_read_without_a_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..5000), magic in 0..4) {
-            let magics = [NXD_MAGIC, NXD_BATCH_MAGIC, NXD_MARK_MAGIC];
-            if let (Some(magic), true) = (magics.get(magic as usize), bytes.len() > 13) {
-                bytes[..8].copy_from_slice(magic);
-                bytes[8] = if *magic == NXD_MARK_MAGIC { NXD_MARK_VERSION } else { NXD_VERSION };
-                let len = if *magic == NXD_MAGIC { NXD_SUPERBLOCK_LEN.min(bytes.len()) } else { bytes.len().min(NXD_HEADER_LEN) };
-                seal(&mut bytes[..len]);
-            }
-            let _ = NxdSuperblock::decode(&bytes);
-            let _ = NxdBatch::decode(&bytes);
-            let _ = NxdBatch::entries_of_damaged(&bytes);
-            let _ = NxdMark::decode(&bytes);
-        }
     }
 }

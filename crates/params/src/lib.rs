@@ -12,6 +12,8 @@ pub mod pattern;
 mod rule;
 pub mod stats;
 pub mod tree;
+#[doc(hidden)]
+pub mod untrusted;
 pub mod value;
 
 pub use entries::{Entries, Field, Form};

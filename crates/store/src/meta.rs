@@ -28,6 +28,8 @@ mod segment;
 mod spin;
 mod superblock;
 mod tail;
+#[doc(hidden)]
+pub mod untrusted;
 mod wal;
 pub mod witness;
 

@@ -30,6 +30,8 @@ pub mod size;
 pub mod standing;
 pub mod status;
 pub mod time;
+#[doc(hidden)]
+pub mod untrusted;
 
 pub use attr::{Attr, AttrFlags, FileKind, SetAttr, SetAttrValid, SizeSource};
 pub use capability::{CAPABILITY_TAG_BYTES, Capability, ObjectNeed, Rights};

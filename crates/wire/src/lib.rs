@@ -27,6 +27,8 @@ pub mod quota;
 pub mod replay;
 mod roles;
 mod statfs;
+#[doc(hidden)]
+pub mod untrusted;
 
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use mds::{MdsReply, MdsRequest};

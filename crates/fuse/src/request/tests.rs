@@ -1,11 +1,6 @@
 use super::*;
 use crate::abi::*;
-use fastrand::Rng;
 use rustix::io::Errno;
-
-fn noise(random: &mut Rng, length: usize) -> Vec<u8> {
-    std::iter::repeat_with(|| random.u8(..)).take(length).collect()
-}
 
 fn header(code: u32, total_extlen: u16) -> InHeader {
     InHeader {
@@ -22,72 +17,6 @@ fn header(code: u32, total_extlen: u16) -> InHeader {
 
 fn parsed<'a>(code: u32, argument: &'a [u8], payload: &'a [u8]) -> Result<Operation<'a>, Errno> {
     parse(&Raw { header: header(code, 0), argument, payload }, true).map(|request| request.op)
-}
-
-#[test]
-fn random_bytes_never_panic_and_give_plausible_errnos() {
-    let mut random = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
-    for round in 0..60_000 {
-        let code =
-            if round % 8 == 0 { random.u32(..) } else { opcode::ALL[random.usize(..opcode::ALL.len())] };
-        let (argument_length, payload_length) = (random.usize(..130), random.usize(..300));
-        let (argument, payload) = (noise(&mut random, argument_length), noise(&mut random, payload_length));
-        let extensions = if round % 4 == 0 { random.u16(..20) } else { 0 };
-        let raw = Raw { header: header(code, extensions), argument: &argument, payload: &payload };
-        match parse(&raw, round % 2 == 0) {
-            Ok(request) => check(&request),
-            Err(errno) => assert!([Errno::IO, Errno::INVAL, Errno::NOSYS].contains(&errno)),
-        }
-    }
-}
-
-#[test]
-fn cut_and_mutated_requests_never_panic() {
-    let mut random = Rng::with_seed(0xdead_beef_1234_5678);
-    for &code in opcode::ALL {
-        let Some(size) = argument_size(code, true) else { continue };
-        for round in 0..400 {
-            // Small numbers in the argument, so that counts and sizes in it are sometimes valid.
-            let mut argument: Vec<u8> =
-                (0..size).map(|at| if at % 4 == 0 { random.u8(..64) } else { 0 }).collect();
-            let mut payload = b"first\0second\0some data that follows the names".to_vec();
-            if round % 2 == 0 && size > 0 {
-                let at = random.usize(..size);
-                argument[at] = random.u8(..);
-            }
-            if round % 3 == 0 {
-                let at = random.usize(..payload.len());
-                payload[at] = random.u8(..);
-            }
-            argument.truncate(if round % 5 == 0 { random.usize(..size + 1) } else { size });
-            let keep = if round % 7 == 0 { random.usize(..payload.len()) } else { payload.len() };
-            let raw = Raw { header: header(code, 0), argument: &argument, payload: &payload[..keep] };
-            if let Ok(request) = parse(&raw, true) {
-                check(&request);
-            }
-        }
-    }
-}
-
-/// Checks that accepted requests keep the documented guarantees.
-fn check(request: &Request<'_>) {
-    let name = |name: &[u8]| assert!(!name.is_empty() && !name.contains(&0) && !name.contains(&b'/'));
-    match request.op {
-        Operation::Lookup { name: one }
-        | Operation::Unlink { name: one }
-        | Operation::RmDir { name: one }
-        | Operation::MkDir { name: one, .. }
-        | Operation::MkNod { name: one, .. }
-        | Operation::Create { name: one, .. }
-        | Operation::Link { new_name: one, .. } => name(one),
-        Operation::Rename { name: one, new_name: two, .. } => {
-            name(one);
-            name(two);
-        }
-        Operation::GetXattr { name, .. } | Operation::RemoveXattr { name } => assert!(!name.is_empty()),
-        Operation::BatchForget { forgets } => assert_eq!(forgets.iter().count(), forgets.len()),
-        _ => {}
-    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use super::*;
 
 /// Calls `check` with the samples after random changes of their bytes and lengths.
-pub(crate) fn mutate(samples: &[Vec<u8>], check: impl Fn(&[u8])) {
+fn mutate(samples: &[Vec<u8>], check: impl Fn(&[u8])) {
     let mut random = fastrand::Rng::with_seed(1);
     for _ in 0..50_000 {
         let mut bytes = samples[random.usize(..samples.len())].clone();

@@ -98,7 +98,6 @@ fn encode(foreign: &Foreign, magic: u32) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn the_bytes_are_lustres_and_lengths_are_checked() {
@@ -120,19 +119,5 @@ mod tests {
         assert_eq!(decode_foreign_directory(&bytes), Ok(foreign));
         assert!(is_foreign_directory(&bytes) && !is_foreign(&bytes));
         assert_eq!(decode_foreign(&bytes), Err(UserMdError::Magic(MAGIC_FOREIGN_DIRECTORY)));
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_read_comes_back(mut bytes in proptest::collection::vec(0u8..=255, 0..60), whole: bool) {
-            if whole && bytes.len() >= HEADER {
-                bytes[..4].copy_from_slice(&MAGIC_FOREIGN.to_le_bytes());
-                let length = (bytes.len() - HEADER) as u32;
-                bytes[4..8].copy_from_slice(&length.to_le_bytes());
-            }
-            if let Ok(foreign) = decode_foreign(&bytes) {
-                prop_assert_eq!(encode_foreign(&foreign), bytes);
-            }
-        }
     }
 }

@@ -41,6 +41,10 @@ pub fn read_handshake(tls: &ServerTls, bytes: &[u8], at_a_time: usize) {
 }
 
 #[cfg(test)]
+#[path = "../../../../fuzz/mutate.rs"]
+mod mutate;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use nacre_keys::{Authority, ClientTls, LIFETIME, Revoked};
@@ -48,20 +52,6 @@ mod tests {
     use nacre_wire::connect::{ConnectFlags, VERSION_MAX, VERSION_MIN};
     use nacre_wire::frame::FrameKind;
     use std::sync::Arc;
-
-    fn mutated(random: &mut fastrand::Rng, seed: &[u8]) -> Vec<u8> {
-        let mut bytes = seed.to_vec();
-        for _ in 0..=random.usize(..4) {
-            let at = random.usize(..bytes.len().max(1));
-            match random.u8(..4) {
-                0 => bytes.truncate(at),
-                1 => bytes.insert(at, random.u8(..)),
-                2 => bytes.extend_from_within(at..),
-                _ => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = random.u8(..)),
-            }
-        }
-        bytes
-    }
 
     #[test]
     fn mutated_frames_never_panic() {
@@ -80,11 +70,7 @@ mod tests {
         let mut header = Header::new(FrameKind::Connect, TargetId::mdt(0), Xid(0));
         header.set_body(&body).expect("short");
         let frame = [&header.to_bytes()[..], &body].concat();
-        let mut random = fastrand::Rng::with_seed(1);
-        for seed in [frame, body] {
-            read_frame(&seed);
-            (0..20_000).for_each(|_| read_frame(&mutated(&mut random, &seed)));
-        }
+        mutate::exercise("frame", &[frame, body], 40_000, read_frame);
     }
 
     #[test]
@@ -98,10 +84,10 @@ mod tests {
         let client = ClientTls::new("fs", &[key(2, Roles::CLIENT)]).expect("settings");
         let mut hello = Handshake::of_client(&client, false, ([127, 0, 0, 1], 1).into()).expect("a side");
         assert!(!hello.advance().expect("begun"));
-        let mut random = fastrand::Rng::with_seed(1);
-        for round in 0..3000 {
-            let bytes = mutated(&mut random, &hello.to_send);
-            read_handshake(&tls, &bytes, [1, 7, 4096][round % 3]);
-        }
+        let valid = [1, 255].map(|pieces| [&[pieces], &hello.to_send[..]].concat());
+        mutate::exercise("handshake", &valid, 20_000, |bytes| {
+            let (first, rest) = bytes.split_first().unwrap_or((&0, &[]));
+            read_handshake(&tls, rest, 1 + 16 * usize::from(*first));
+        });
     }
 }

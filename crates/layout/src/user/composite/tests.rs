@@ -294,36 +294,4 @@ proptest! {
         prop_assert_eq!(has_objects(&bytes), layout.has_objects());
         prop_assert_eq!(decode_layout(&bytes), Ok(layout));
     }
-
-    #[test]
-    fn damaged_layouts_never_panic_and_what_is_read_is_sound(
-        layout in any_layout(), changes in proptest::collection::vec((0usize..700, 0u8..=255), 0..6), cut in 0usize..700,
-    ) {
-        let mut bytes = encode_layout(&FILE, &layout);
-        for (place, value) in changes {
-            if let Some(byte) = bytes.get_mut(place) {
-                *byte = value;
-            }
-        }
-        bytes.truncate(cut);
-        if let Ok(layout) = decode_layout(&bytes) {
-            prop_assert!(layout.is_sound());
-            prop_assert_eq!(decode_layout(&encode_layout(&FILE, &layout)), Ok(layout));
-        }
-        if let Ok(requested) = decode_request(&bytes) {
-            prop_assert_eq!(decode_request(&encode_request(&FILE, &requested)), Ok(requested));
-        }
-    }
-
-    #[test]
-    fn random_bytes_never_panic(bytes in proptest::collection::vec(0u8..=255, 0..400)) {
-        let mut bytes = bytes;
-        let len = bytes.len() as u32;
-        if let Some(head) = bytes.first_chunk_mut::<8>() {
-            head[..4].copy_from_slice(&MAGIC_COMPOSITE.to_le_bytes());
-            head[4..].copy_from_slice(&len.to_le_bytes());
-        }
-        let _ = (decode_layout(&bytes), decode_request(&bytes), has_objects(&bytes));
-        let _ = (decode_added(&bytes), decode_selector(&bytes));
-    }
 }

@@ -54,11 +54,6 @@ pub(super) fn golden_lines_of_all(out: &mut String) {
     golden_lines("oss-reply", &oss_replies(), out);
 }
 
-/// Returns the bytes of all of them.
-pub(super) fn all() -> Vec<Vec<u8>> {
-    [encoded(&requests()), encoded(&replies()), encoded(&oss_replies())].concat()
-}
-
 #[test]
 fn every_message_about_replay_survives_the_journey_and_no_cut_one_does() {
     let (asked, told, written) = (requests(), replies(), oss_replies());
