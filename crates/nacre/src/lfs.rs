@@ -30,6 +30,8 @@ mod setquota;
 mod setstripe;
 mod table;
 mod template;
+#[cfg(test)]
+mod untrusted;
 mod view;
 
 pub use changelog::{access, row as change_row};

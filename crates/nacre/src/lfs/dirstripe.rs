@@ -12,6 +12,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+#[cfg(test)]
+pub use make::checked;
 pub use make::{MKDIR, SETDIRSTRIPE};
 pub use show::{GETDIRSTRIPE, show};
 

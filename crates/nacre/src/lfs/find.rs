@@ -182,3 +182,9 @@ fn default_threads(mount: &Mounted) -> usize {
     let cpus = nacre_env::thread::available_parallelism().map_or(1, usize::from);
     (4 * mdts).min(cpus / 2).max(1)
 }
+
+/// Checks a command line alone, on a file system without targets.
+#[cfg(test)]
+pub(super) fn checked(words: &[OsString]) -> Result<(), String> {
+    Query::new(args::parse(words)?, 0, &NamesOf(Vec::new())).map(drop)
+}

@@ -326,6 +326,13 @@ fn stats_line(took: Duration, copied: u64, size: u64) -> String {
     )
 }
 
+/// Checks a command line alone.
+#[cfg(test)]
+pub(super) fn checked(parsed: &Parsed) -> Outcome {
+    directory::of_options(parsed)?;
+    plan(parsed).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

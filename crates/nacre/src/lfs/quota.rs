@@ -446,6 +446,12 @@ fn show_times(place: &Place, kind: QuotaKind) -> Outcome {
     Ok(())
 }
 
+/// Checks a command line alone.
+#[cfg(test)]
+pub(super) fn checked(parsed: &Parsed) -> Outcome {
+    task_of(parsed).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

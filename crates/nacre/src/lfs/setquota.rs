@@ -282,6 +282,12 @@ fn failed(task: &Task, error: &io::Error) -> Failure {
     Failure::numbered(error, text)
 }
 
+/// Checks a command line alone.
+#[cfg(test)]
+pub(super) fn checked(parsed: &Parsed) -> Outcome {
+    task_of(parsed).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -306,6 +306,12 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::new(errno, format!("{NAME}: setstripe error for '{}': {text}", path.display()))
 }
 
+/// Checks a command line alone.
+#[cfg(test)]
+pub(super) fn checked(parsed: &Parsed) -> Outcome {
+    components::check(&plan(parsed)?.requested, "file")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

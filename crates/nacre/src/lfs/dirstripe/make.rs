@@ -439,6 +439,12 @@ fn umask() -> u32 {
     mask.bits()
 }
 
+/// Checks a command line alone.
+#[cfg(test)]
+pub fn checked(parsed: &Parsed) -> Outcome {
+    Reader { name: "lfs mkdir", parsed }.plan().map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
