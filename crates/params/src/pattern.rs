@@ -6,8 +6,10 @@
 
 use nacre_types::{Status, StatusResult};
 
-/// Most alternatives of a pattern, which bounds the expansion of nested braces.
+/// Most alternatives of a pattern.
 const ALTERNATIVES_MAX: usize = 1024;
+/// Most braces that are expanded, as braces with one choice add no alternative.
+const EXPANSIONS_MAX: usize = 4 * ALTERNATIVES_MAX;
 /// Longest pattern in bytes.
 const LENGTH_MAX: usize = 4096;
 
@@ -27,7 +29,7 @@ impl Pattern {
             return Err(Status::ENAMETOOLONG);
         }
         let mut texts = Vec::new();
-        expand(text, &mut texts)?;
+        expand(text, &mut texts, &mut 0)?;
         let alternatives: Vec<Vec<String>> = texts.iter().map(|text| components(text)).collect();
         match alternatives.iter().flatten().any(String::is_empty) {
             true => Err(Status::EINVAL),
@@ -75,7 +77,11 @@ fn all_match(parts: &[String], names: &[String]) -> bool {
 }
 
 /// Expands `{a,b}` into alternatives.
-fn expand(text: &str, out: &mut Vec<String>) -> StatusResult<()> {
+fn expand(text: &str, out: &mut Vec<String>, expansions: &mut usize) -> StatusResult<()> {
+    *expansions += 1;
+    if *expansions > EXPANSIONS_MAX {
+        return Err(Status::EINVAL);
+    }
     let Some((open, close)) = braces(text) else {
         if out.len() == ALTERNATIVES_MAX {
             return Err(Status::EINVAL);
@@ -84,7 +90,7 @@ fn expand(text: &str, out: &mut Vec<String>) -> StatusResult<()> {
         return Ok(());
     };
     for choice in choices(&text[open + 1..close]) {
-        expand(&format!("{}{choice}{}", &text[..open], &text[close + 1..]), out)?;
+        expand(&format!("{}{choice}{}", &text[..open], &text[close + 1..]), out, expansions)?;
     }
     Ok(())
 }
@@ -278,7 +284,8 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_and_takes_no_time() {
-        for bad in ["", ".", "a..b", "a.", "/a", "{a,}", &"{a,b}".repeat(20)] {
+        let chain = "{a,b}".repeat(10) + &"{a}".repeat(1000);
+        for bad in ["", ".", "a..b", "a.", "/a", "{a,}", &"{a,b}".repeat(20), &chain] {
             assert_eq!(Pattern::parse(bad), Err(Status::EINVAL), "{bad}");
         }
         assert_eq!(Pattern::parse(&"a".repeat(5000)), Err(Status::ENAMETOOLONG));
