@@ -12,8 +12,10 @@ use nacre_lock::Outcome;
 use nacre_types::{Attr, Cred};
 use std::fmt::Debug;
 
+type Decoder = fn(&[u8]);
+
 /// Decoders, by the names of their messages in the golden file.
-const DECODERS: &[(&str, fn(&[u8]))] = &[
+const DECODERS: &[(&str, Decoder)] = &[
     ("mds-request", read_request),
     ("mds-reply", read_reply),
     ("mds-answer", |bytes| same::<MdsAnswer>(bytes)),
