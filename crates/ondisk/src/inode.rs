@@ -171,14 +171,6 @@ impl InodeRecord {
             }
         }
         reader.end()?;
-        if default_lmv.is_empty() == flags.contains(AttrFlags::HAS_DIR_DEFAULT)
-            || lmv.is_empty() && flags.contains(AttrFlags::STRIPED)
-        {
-            return Err(DecodeError::Field("attribute flags"));
-        }
-        if acl.is_empty() == flags.contains(AttrFlags::HAS_ACL) || acl_len > ACL_LEN_MAX {
-            return Err(DecodeError::Field("ACL length"));
-        }
         let attr = Attr {
             fid,
             mode,
@@ -198,7 +190,23 @@ impl InodeRecord {
             size_source,
             version,
         };
-        Ok(InodeRecord { attr, parent, name, acl, data_generation, body, lmv, default_lmv })
+        let record = InodeRecord { attr, parent, name, acl, data_generation, body, lmv, default_lmv };
+        record.check_flags()?;
+        Ok(record)
+    }
+
+    /// Checks that each optional part is there exactly if its flag says so.
+    fn check_flags(&self) -> Result<(), DecodeError> {
+        let flags = self.attr.flags;
+        if self.default_lmv.is_empty() == flags.contains(AttrFlags::HAS_DIR_DEFAULT)
+            || self.lmv.is_empty() && flags.contains(AttrFlags::STRIPED)
+        {
+            return Err(DecodeError::Field("attribute flags"));
+        }
+        if self.acl.is_empty() == flags.contains(AttrFlags::HAS_ACL) || self.acl.len() > ACL_LEN_MAX {
+            return Err(DecodeError::Field("ACL length"));
+        }
+        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@ use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::{
     ChangeRecord, ChangeUserRecord, ChangesHeadRecord, ClientRecord, DataRecord, DirentRecord, GraceRecord,
     InodeRecord, LimitRecord, LinkRecord, MdtRecord, OstMarkRecord, OwnerRecord, ReplyRecord, RunsRecord,
-    UseRecord, XattrRecord, members, start,
+    ScrubRecord, UseRecord, XattrRecord, members, start,
 };
 use nacre_types::Fid;
 
@@ -62,6 +62,7 @@ fn read_mdt(kind: u8, bytes: &[u8]) {
         3 => record!(bytes, XattrRecord::decode, appends),
         4 => record!(bytes, MdtRecord::decode, versions),
         5 => record!(bytes, RunsRecord::decode),
+        15 => record!(bytes, ScrubRecord::decode),
         6 => record!(bytes, OstMarkRecord::decode),
         7 => record!(bytes, ClientRecord::decode),
         8 => record!(bytes, ReplyRecord::decode, appends),
@@ -97,7 +98,7 @@ fn read_ost(kind: u8, bytes: &[u8]) {
         }
         23 => record!(bytes, BlockStoreRecord::decode),
         24 => record!(bytes, DataRecord::decode, appends),
-        25 => record!(bytes, OwnerRecord::decode),
+        25 => record!(bytes, OwnerRecord::decode, versions),
         26 => record!(bytes, UseRecord::decode),
         27 => {
             if let Some((resource, id)) = split_use_key(bytes) {
@@ -236,6 +237,7 @@ mod tests {
             (3, appended(|out| XattrRecord { value: b"value" }.encode(out))),
             (4, mdt.encode().to_vec()),
             (5, RunsRecord { boot_id: UUID, newest: vec![5, 1 << 32] }.encode()),
+            (15, ScrubRecord { phase: 2, cursor: vec![7, 8] }.encode()),
             (6, OstMarkRecord { sequence: 1 << 32, last_used: 9 }.encode().to_vec()),
             (7, ClientRecord { connected: TIME, boot_count: 7, process: Some(process) }.encode()),
             (7, ClientRecord { connected: TIME, boot_count: 7, process: None }.encode()),
@@ -262,6 +264,15 @@ mod tests {
         let inline = Some(&b"bytes"[..]);
         let owners = Owners { uid: 1, gid: 2, projid: 3 };
         let id = QuotaId { kind: QuotaKind::Project, id: 4 };
+        let place = ObjectPlace {
+            file: FID,
+            component: 1,
+            start: 65_536,
+            end: u64::MAX,
+            stripe_size: 65_536,
+            stripe_count: 2,
+            stripe: 1,
+        };
         vec![
             (16, ObjectRecord { slot: 5 }.encode().to_vec()),
             (17, SequenceRecord { last_reserved: 9 }.encode().to_vec()),
@@ -272,7 +283,8 @@ mod tests {
             (22, appended(|out| map.encode(out))),
             (23, BlockStoreRecord { uuid: UUID, clean: true, generation: 3 }.encode().to_vec()),
             (24, appended(|out| DataRecord { size: 9, allocated: 0, mtime: TIME, inline }.encode(out))),
-            (25, OwnerRecord { owners, counted: 5, is_active: true }.encode().to_vec()),
+            (25, OwnerRecord { owners, counted: 5, is_active: true, place: None }.encode().to_vec()),
+            (25, OwnerRecord { owners, counted: 5, is_active: true, place: Some(place) }.encode().to_vec()),
             (26, UseRecord { used: 5, slice: Some(6) }.encode().to_vec()),
             (27, use_key(QuotaResource::Inodes, id).to_vec()),
         ]
