@@ -95,7 +95,7 @@ enum Command {
     Mount(MountArgs),
     Join(JoinArgs),
     Umount(UmountArgs),
-    Check(CheckArgs),
+    Check(check::CheckArgs),
     Doctor(doctor::DoctorArgs),
     Inspect(InspectArgs),
     Rebalance(RebalanceArgs),
@@ -434,36 +434,6 @@ struct TokenArgs {
 struct UmountArgs {
     /// Mount point
     mount_point: PathBuf,
-}
-
-/// Checks a file system: names, inodes, layouts and objects.
-///
-/// Of a stopped one, all is read and compared; --repair repairs all that has a right answer. While it runs, its servers
-/// walk what they have at a bounded rate; --repair repairs what can be repaired in use.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Exit code 0 if everything is well (or was repaired), 1 if damage is left.
-Example: nacre check /srv/fs
-         nacre check /srv/fs --repair --json
-         nacre check /mnt/nacre --rate 500 --data    while it runs")]
-struct CheckArgs {
-    /// Directory or mount point of the file system
-    dir: PathBuf,
-    /// Repair the damage where possible
-    #[arg(long)]
-    repair: bool,
-    /// While it runs: inodes per second on each MDT, 0 for as many as possible; 2000 unless set
-    #[arg(long, value_name = "N")]
-    rate: Option<u64>,
-    /// While it runs: continue where the last check was interrupted
-    #[arg(long)]
-    resume: bool,
-    /// While it runs: read all data of OSTs too, and compare checksums, 32 KiB for each inode of the rate
-    #[arg(long)]
-    data: bool,
-    /// Print as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Shows what is stored on the device of a stopped target, the extents of an object with their checksums, or

@@ -3,7 +3,6 @@
 mod objects;
 mod online;
 
-use super::CheckArgs;
 use crate::failure::{EXIT_FAILURE, Failure, Result};
 use crate::instance::Instance;
 use crate::named;
@@ -20,6 +19,36 @@ use nacre_types::{Fid, TargetId, TargetKind};
 use nacre_wire::mgs::TargetConfig;
 use serde::{Serialize, Serializer};
 use std::path::PathBuf;
+
+/// Checks a file system: names, inodes, layouts and objects.
+///
+/// Of a stopped one, all is read and compared; --repair repairs all that has a right answer. While it runs, its servers
+/// walk what they have at a bounded rate; --repair repairs what can be repaired in use.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Exit code 0 if everything is well (or was repaired), 1 if damage is left.
+Example: nacre check /srv/fs
+         nacre check /srv/fs --repair --json
+         nacre check /mnt/nacre --rate 500 --data    while it runs")]
+pub struct CheckArgs {
+    /// Directory or mount point of the file system
+    dir: PathBuf,
+    /// Repair the damage where possible
+    #[arg(long)]
+    repair: bool,
+    /// While it runs: inodes per second on each MDT, 0 for as many as possible; 2000 unless set
+    #[arg(long, value_name = "N")]
+    rate: Option<u64>,
+    /// While it runs: continue where the last check was interrupted
+    #[arg(long)]
+    resume: bool,
+    /// While it runs: read all data of OSTs too, and compare checksums, 32 KiB for each inode of the rate
+    #[arg(long)]
+    data: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
 
 /// A problem in a report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -1,8 +1,8 @@
 //! Check of a file system in use: its servers walk their targets, and this command orders it, follows it, and prints
 //! what they find.
 
+use super::CheckArgs;
 use super::{Finding, TargetReport};
-use crate::cli::CheckArgs;
 use crate::control::{self, Answer, Request};
 use crate::failure::{EXIT_FAILURE, Failure, Result};
 use crate::instance::Instance;
