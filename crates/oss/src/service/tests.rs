@@ -223,11 +223,16 @@ fn an_object_that_was_written_to_and_is_gone_is_an_error_and_is_not_made_anew() 
         results
     };
     assert!(run(true).iter().all(Result::is_ok));
-    world.ask(OssRequest::Destroy { objects: vec![object] }).expect("destroyed");
+    world.server.store().destroy(&[object]).expect("lost");
     assert_eq!(run(true), vec![Err(Status::OBJECT_LOST); 5]);
     let attr = world.ask(OssRequest::GetAttr { object, glimpse: false }).expect("answered");
     assert_eq!(attr, OssReply::Attr(Default::default()), "nothing was made");
     assert!(run(false).iter().all(Result::is_ok), "it is made by who is not known to have written");
+    world.ask(OssRequest::Destroy { objects: vec![object] }).expect("destroyed");
+    let changes = run(false).into_iter().filter(|result| *result == Err(Status::ENOENT)).count();
+    assert_eq!(changes, 3, "changes that come later do not make it again");
+    let attr = world.ask(OssRequest::GetAttr { object, glimpse: false }).expect("answered");
+    assert_eq!(attr, OssReply::Attr(Default::default()), "nothing was made");
 }
 
 fn any_request() -> impl Strategy<Value = OssRequest> {
