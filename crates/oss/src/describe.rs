@@ -44,10 +44,8 @@ pub(crate) fn operation_of(request: &OssRequest) -> Operation {
     match request {
         OssRequest::Write { .. } => Operation::Write,
         OssRequest::Read { .. } => Operation::Read,
-        OssRequest::GetAttr { .. }
-        | OssRequest::DataVersion { .. }
-        | OssRequest::Examine { .. }
-        | OssRequest::ListObjects { .. } => Operation::GetAttr,
+        OssRequest::GetAttr { .. } | OssRequest::DataVersion { .. } => Operation::GetAttr,
+        OssRequest::Examine { .. } | OssRequest::ListObjects { .. } => Operation::Info,
         OssRequest::Truncate { .. } => Operation::Truncate,
         OssRequest::Fallocate { .. } => Operation::Fallocate,
         OssRequest::Seek { .. } => Operation::Seek,

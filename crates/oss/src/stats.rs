@@ -53,11 +53,13 @@ pub enum Operation {
     Advise,
     /// Quota rounds, and changes of owners.
     Quota,
+    /// Questions of checks in use about objects.
+    Info,
 }
 
 impl Operation {
     /// All kinds.
-    pub const ALL: [Operation; 17] = [
+    pub const ALL: [Operation; 18] = [
         Operation::Read,
         Operation::Write,
         Operation::GetAttr,
@@ -75,6 +77,7 @@ impl Operation {
         Operation::Evict,
         Operation::Advise,
         Operation::Quota,
+        Operation::Info,
     ];
 
     /// Returns name and unit of the row in Lustre's `stats`.
@@ -97,6 +100,7 @@ impl Operation {
             Operation::Evict => ("evict", "reqs"),
             Operation::Advise => ("ladvise", "reqs"),
             Operation::Quota => ("quotactl", "reqs"),
+            Operation::Info => ("get_info", "reqs"),
         };
         Event { name, unit }
     }
@@ -123,6 +127,7 @@ impl Operation {
             Operation::Evict => "ost_evict",
             Operation::Advise => "ost_ladvise",
             Operation::Quota => "ost_quotactl",
+            Operation::Info => "ost_get_info",
         };
         Event { name, unit: "usecs" }
     }
@@ -138,6 +143,7 @@ pub const SERVICES: [(&str, &[&str]); 3] = [
             "ost_statfs",
             "ost_destroy",
             "ost_set_info",
+            "ost_get_info",
             "ost_evict",
             "ost_quotactl",
             "ldlm_extent_enqueue",

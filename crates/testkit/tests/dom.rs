@@ -60,8 +60,17 @@ fn get(cluster: &Cluster, pattern: &str) -> String {
 
 /// Returns the sum of the counters of data requests, over all texts.
 fn data_requests(text: &str) -> u64 {
-    let quiet =
-        ["snapshot_time", "start_time", "elapsed_time", "statfs", "ping", "create", "connect", "set_info"];
+    let quiet = [
+        "snapshot_time",
+        "start_time",
+        "elapsed_time",
+        "statfs",
+        "ping",
+        "create",
+        "connect",
+        "set_info",
+        "get_info",
+    ];
     let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let counts = rows.filter(|row| row.len() > 1 && !quiet.iter().any(|name| row[0].starts_with(name)));
     counts.filter_map(|row| row[1].parse::<u64>().ok()).sum()

@@ -104,6 +104,7 @@ pub(crate) fn job_rows(operation: Operation) -> Option<(usize, Option<usize>)> {
         Operation::DestroyOrphans | Operation::Destroy => const { (job_row("destroy"), None) },
         Operation::Grant => const { (job_row("set_info"), None) },
         Operation::Quota => const { (job_row("quotactl"), None) },
+        Operation::Info => const { (job_row("get_info"), None) },
         Operation::Ping | Operation::Locks | Operation::Evict | Operation::Advise => return None,
     })
 }
