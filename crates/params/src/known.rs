@@ -169,6 +169,7 @@ const SETTABLE: &[Group] = &[
             ("read_cache_enable", Rule::Truth),
             ("readcache_max_filesize", Rule::SizeOr(U64_MAX, 0, SIZE_MAX)),
             ("readcache_max_io_mb", CACHED_IO),
+            ("scrub", ANY),
             ("scrub_bytes_per_second", BYTES),
             ("stats", ANY),
             ("trim_busy_rate", Rule::SizeOr("0", MIB, SIZE_MAX)),
