@@ -61,6 +61,8 @@ impl Inode {
 
 /// An object with data on an MDT, in records of its metadata store, which no layout names.
 pub struct UnusedData {
+    /// MDT whose store has the records.
+    pub mdt: u16,
     pub object: Fid,
     pub size: u64,
     /// Keys of its records.
@@ -260,11 +262,27 @@ impl Inventory {
         })
     }
 
+    /// Reports a record of an inode of another MDT, which no server reads here. It is left out of all comparisons, so
+    /// that no repair takes it for the record of that MDT.
+    fn is_foreign(&mut self, fid: Fid) -> bool {
+        let is_foreign = fid.mdt_index() != self.mdt_index;
+        if is_foreign {
+            let text =
+                format!("a record of it is in the store of MDT{:04x}, which is not its MDT", self.mdt_index);
+            let (mdt, kind) = (self.mdt_index, Kind::DamagedRecord);
+            self.problems.push(Problem { fid, mdt, kind, text, repairable: false });
+        }
+        is_foreign
+    }
+
     fn take_inode(&mut self, key: &[u8], value: &[u8]) {
         let Ok(fid) = <[u8; 16]>::try_from(key).map(|key| Fid::from_key(&key)) else {
             let text = "an inode has an impossible key".to_owned();
             return self.bad(INODES, key, Kind::DamagedRecord, Fid::ZERO, text);
         };
+        if self.is_foreign(fid) {
+            return;
+        }
         match InodeRecord::decode(fid, value) {
             Ok(record) => {
                 for (kind, text) in faults_of(&record) {
@@ -318,6 +336,9 @@ impl Inventory {
             let text = "a name has an impossible key".to_owned();
             return self.bad(DIRENTS, key, Kind::DamagedRecord, Fid::ZERO, text);
         };
+        if self.is_foreign(parent) {
+            return;
+        }
         let record = DirentRecord::decode(value);
         if let Err(error) = &record {
             let shown = String::from_utf8_lossy(name);
@@ -338,6 +359,9 @@ impl Inventory {
             let text = "a link has an impossible key".to_owned();
             return self.bad(LINKS, key, Kind::DamagedRecord, Fid::ZERO, text);
         };
+        if self.is_foreign(fid) {
+            return;
+        }
         match LinkRecord::decode(value) {
             Ok(_) => self.links.push((fid, parent, name.to_vec())),
             Err(error) => {
@@ -352,6 +376,9 @@ impl Inventory {
             let text = "an extended attribute has an impossible key".to_owned();
             return self.bad(XATTRS, key, Kind::DamagedRecord, Fid::ZERO, text);
         };
+        if self.is_foreign(fid) {
+            return;
+        }
         if let Err(error) = XattrRecord::decode(value) {
             let text = format!("an extended attribute of it is damaged: {error}");
             return self.bad(XATTRS, key, Kind::DamagedRecord, fid, text);
@@ -371,12 +398,13 @@ impl Inventory {
         if self.data_used.contains(&object) {
             return;
         }
-        match self.data_unused.last_mut().filter(|last| last.object == object) {
+        let mdt = self.mdt_index;
+        match self.data_unused.last_mut().filter(|last| (last.mdt, last.object) == (mdt, object)) {
             Some(last) => last.keys.push(key.to_vec()),
             None => {
                 let head = DataRecord::decode(value).ok().filter(|_| key.len() == 16);
                 let size = head.map_or(0, |head| head.size);
-                self.data_unused.push(UnusedData { object, size, keys: vec![key.to_vec()] });
+                self.data_unused.push(UnusedData { mdt, object, size, keys: vec![key.to_vec()] });
             }
         }
     }
@@ -415,6 +443,7 @@ impl Inventory {
     fn take_orphan(&mut self, key: &[u8], value: &[u8]) {
         let fid = <[u8; 16]>::try_from(key).map(|key| Fid::from_key(&key)).unwrap_or(Fid::ZERO);
         match OrphanKind::decode(value) {
+            Some(_) if self.is_foreign(fid) => {}
             Some(kind) => drop(self.orphans.insert(fid, kind)),
             None => {
                 let text = "its entry on the list of inodes without names is damaged".to_owned();

@@ -32,6 +32,8 @@ struct Part {
 /// See the [module documentation](self).
 pub(super) struct Repair<'a> {
     parts: BTreeMap<u16, Part>,
+    /// Changes of MDTs that are not repaired here.
+    elsewhere: Tx,
     pub inventory: Inventory,
     next_sequences: BTreeMap<u16, u64>,
     /// Inodes to be written.
@@ -65,7 +67,8 @@ pub(super) fn repair(
     let next_sequences = parts.iter().map(|(index, part)| (*index, part.record.next_sequence)).collect();
     let now = Timestamp::from(nacre_env::clock::wall());
     let (changed, removed) = Default::default();
-    let mut repair = Repair { parts, inventory, next_sequences, changed, removed, now, targets };
+    let elsewhere = Tx::new(0);
+    let mut repair = Repair { parts, elsewhere, inventory, next_sequences, changed, removed, now, targets };
     repair.bad_records()?;
     let rebuild = Rebuild::new(&mut repair.inventory, &mut repair.next_sequences, now);
     let rebuilt = rebuild.run(objects);
@@ -81,18 +84,13 @@ pub(super) fn repair(
 }
 
 impl Repair<'_> {
-    /// Returns the transaction of the MDT of an inode.
+    /// Returns the transaction of the MDT of an inode; one that is never committed for an MDT that is not here.
     pub fn tx_of(&mut self, fid: &Fid) -> &mut Tx {
         self.tx_on(fid.mdt_index())
     }
 
     fn tx_on(&mut self, mdt: u16) -> &mut Tx {
-        let first = self.parts.keys().next().copied().unwrap_or_default();
-        let mdt = if self.parts.contains_key(&mdt) { mdt } else { first };
-        match self.parts.get_mut(&mdt) {
-            Some(part) => &mut part.tx,
-            None => unreachable!("a repair has at least one MDT"),
-        }
+        self.parts.get_mut(&mdt).map_or(&mut self.elsewhere, |part| &mut part.tx)
     }
 
     /// Returns the seed of the hash of names in a directory.
@@ -318,7 +316,7 @@ impl Repair<'_> {
             unused.retain(|data| !self.inventory.data_used.contains(&data.object));
             for data in unused {
                 for key in &data.keys {
-                    self.tx_of(&data.object).batch().delete(DATA, key);
+                    self.tx_on(data.mdt).batch().delete(DATA, key);
                     self.commit_if_full()?;
                 }
             }

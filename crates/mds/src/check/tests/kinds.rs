@@ -1,10 +1,12 @@
 //! Damage of each kind is named, repaired, and not found again; what is sound stays as it is, byte by byte.
 
 use super::*;
-use crate::tables::{DATA, DESTROYS, LINKS, META, ORPHANS, OST_MARKS, QUOTA_LIMITS, dirent_key, link_key};
+use crate::tables::{
+    DATA, DESTROYS, LINKS, META, META_KEY, ORPHANS, OST_MARKS, QUOTA_LIMITS, dirent_key, link_key,
+};
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::{DirLayout, Layout, user};
-use nacre_ondisk::{DataRecord, DirentRecord};
+use nacre_ondisk::{DataRecord, DirentRecord, MdtRecord};
 use nacre_store::Table;
 use nacre_types::name::name_hash;
 use nacre_types::{FileKind, Owners};
@@ -700,4 +702,34 @@ fn a_store_that_has_lost_records_keeps_the_others_and_files_get_back_what_object
     is_whole(&site, &store);
     assert_eq!(record_in(&store, site.file).attr.size, 5000);
     store.close().expect("closes");
+}
+
+/// A repair deleted the name of the same key in the store of the directory's MDT.
+#[test]
+fn a_record_in_the_store_of_another_mdt_is_named_and_that_of_the_right_mdt_stays() {
+    let site = Site::new();
+    let other = tempfile::tempdir().expect("a directory");
+    let options = MetaStoreOptions { create: true, ..config().store };
+    let store = MetaStore::open(&store_path(other.path()), options).expect("opens");
+    let of_site = site.open();
+    let record = crate::records::read_record(&of_site, site.temp.path()).expect("formatted");
+    drop(of_site);
+    let mut batch = Batch::new();
+    batch.put(META, META_KEY, &MdtRecord { index: 1, ..record }.encode());
+    let stray = site.key(site.sound[0], "a");
+    let gone = DirentRecord { fid: GONE, kind: FileKind::Regular }.encode();
+    batch.put(DIRENTS, &stray, &gone);
+    store.commit(&batch).expect("commits");
+    store.close().expect("closes");
+    drop(store);
+    let before = site.dump();
+    let dirs = [(site.temp.path().to_owned(), 0), (other.path().to_owned(), 1)];
+    let targets = Targets { dirs: &dirs, config: &config(), are_all: true };
+    let reports = check_targets(&targets, true, &|_| true, &mut |_| {}).expect("checks");
+    let named: Vec<(u16, Kind)> = reports
+        .iter()
+        .flat_map(|report| report.problems.iter().map(|problem| (problem.mdt, problem.kind)))
+        .collect();
+    assert_eq!(named, [(1, Kind::DamagedRecord)], "{reports:?}");
+    assert_eq!(site.sound_records(&site.dump()), site.sound_records(&before), "what is sound stays");
 }
