@@ -30,8 +30,9 @@ use events::What;
 
 /// Operations of one thread that nest at most; deeper ones are counted only.
 const DEPTH_MAX: usize = 4;
-/// Pause after which a wait for the same is a new wait: loops wait in intervals, to check for interrupts.
-const PAUSE: Duration = Duration::from_millis(2);
+/// Pause after which a wait of an operation for the same is a new wait: loops wait in intervals, to check for
+/// interrupts, and a busy machine does not run the thread at once.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Number of an operation in its process: never 0, and of one thread's operation only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -193,6 +194,7 @@ pub fn begin(operation: Operation) -> Running {
         state.count = state.count.wrapping_add(1).max(1);
         let id = OperationId(u64::from(thread.number) << 32 | u64::from(state.count));
         let (now, outer) = (Instant::now(), state.wait.take());
+        state.last = None;
         if let Some(wait) = &outer {
             state.account(wait, now);
         }
@@ -238,6 +240,7 @@ impl Drop for Running {
         let now = Instant::now();
         let ended = with_own(|thread, state| {
             state.depth = state.depth.saturating_sub(1);
+            state.last = None;
             let frame = state.frames.get_mut(state.depth)?.take()?;
             state.wait = frame.outer.map(|wait| Wait { counted: now, ..wait });
             Some((thread.number, frame))

@@ -99,6 +99,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_panic_of_a_thread_saves_the_events() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let file = scratch.path().join("panic.events");
+        save_on_panic(file.clone());
+        let ended = nacre_env::thread::Builder::new()
+            .name("unlucky".to_owned())
+            .spawn(|| panic!("broken on purpose"))
+            .expect("starts")
+            .join();
+        assert!(ended.is_err());
+        let text = std::fs::read_to_string(&file).expect("saved");
+        assert!(text.contains("broken on purpose") && text.contains("threads:"), "{text}");
+    }
+
+    #[test]
     fn saved_events_contain_texts_and_threads_and_the_previous_ones_stay() {
         let scratch = tempfile::tempdir().expect("a directory");
         let file = scratch.path().join("x.events");
