@@ -6,14 +6,13 @@
 use super::options::BlockStoreOptions;
 use crate::exclusive::Exclusive;
 use crate::object::file::directory::{
-    ADDRESS, CLASS, JOINING, LOCK_CLIENTS, check_label, names, path_error, prepare, restore_copy, take,
+    LOST_AND_FOUND, check_label, names, path_error, prepare, restore_copy, strays, take,
 };
-use crate::object::nxd::{MARK, MARK_NEW};
 use crate::object::{ObjectError, Result};
 use nacre_env::twice;
 use nacre_ondisk::block::{BLOCK_LABEL_LEN, BlockLabel, BlockLabelError};
 use rustix::fs::{self, Mode, OFlags};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::label::DeviceProblem;
@@ -116,31 +115,12 @@ impl Directory {
 
     /// Returns the names in the directory that do not belong to a store.
     pub(super) fn strays(&self, dir: &Path) -> Result<Vec<PathBuf>> {
-        // ext4 has the last one in the root of a disk.
-        let known = [
-            HEADER,
-            INDEX,
-            DEVICE,
-            OWN_DEVICE,
-            LOCK_CLIENTS,
-            CLASS,
-            JOINING,
-            ADDRESS,
-            MARK,
-            MARK_NEW,
-            "lost+found",
-        ];
-        let is_known = |name: &[u8]| {
-            twice::is_copy_of(HEADER, name)
-                || known.iter().chain(&UNFINISHED).any(|known| known.as_bytes() == name)
-        };
-        let names = names(&self.fd, dir)?.into_iter().filter(|name| !is_known(name));
-        Ok(names.map(|name| dir.join(std::ffi::OsString::from_vec(name))).collect())
+        strays(&self.fd, dir, HEADER, &[&[INDEX, DEVICE, OWN_DEVICE][..], &UNFINISHED])
     }
 
     /// Whether only remains of an unfinished creation are there.
     fn is_empty(&self, dir: &Path) -> Result<bool> {
-        let left = ["lost+found", INDEX, DEVICE, OWN_DEVICE];
+        let left = [LOST_AND_FOUND, INDEX, DEVICE, OWN_DEVICE];
         let names = names(&self.fd, dir)?;
         Ok(names.iter().all(|name| left.iter().chain(&UNFINISHED).any(|left| left.as_bytes() == name)))
     }

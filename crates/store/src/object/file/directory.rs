@@ -13,7 +13,9 @@ use nacre_ondisk::object::{OBJECT_LABEL_MAX, ObjectDirectoryError, ObjectDirecto
 use nacre_types::Timestamp;
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
+use std::ffi::OsString;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// Name of the header's file.
@@ -33,7 +35,9 @@ pub const CLASS: &str = "class";
 pub const JOINING: &str = "joining";
 /// File with the address at which a target in a directory of its own is served. Only its name is known here.
 pub const ADDRESS: &str = "address";
-/// Temporary files of those two that a kill may leave.
+/// Directory in the root of a disk with ext4.
+pub(in crate::object) const LOST_AND_FOUND: &str = "lost+found";
+/// Temporary files of `joining` and `address` that a kill may leave.
 const UNFINISHED: [&str; 2] = ["joining.new", "address.new"];
 
 /// A directory that this process has locked for itself. Dropping it releases the lock.
@@ -116,29 +120,7 @@ impl Directory {
 
     /// Returns the names in the directory that do not belong to a store.
     pub(super) fn strays(&self, dir: &Path) -> Result<Vec<std::path::PathBuf>> {
-        // ext4 has the last one in the root of a disk.
-        let known = [
-            HEADER,
-            HEADER_NEW,
-            INDEX,
-            OBJECTS,
-            LOCK_CLIENTS,
-            CLASS,
-            JOINING,
-            ADDRESS,
-            MARK,
-            MARK_NEW,
-            "lost+found",
-        ];
-        let is_known = |name: &[u8]| {
-            twice::is_copy_of(HEADER, name)
-                || known.iter().chain(&UNFINISHED).any(|known| known.as_bytes() == name)
-        };
-        Ok(names(&self.fd, dir)?
-            .into_iter()
-            .filter(|name| !is_known(name))
-            .map(|name| dir.join(std::ffi::OsStr::new(&*String::from_utf8_lossy(&name))))
-            .collect())
+        strays(&self.fd, dir, HEADER, &[&[HEADER_NEW, INDEX, OBJECTS][..], &UNFINISHED])
     }
 }
 
@@ -206,6 +188,24 @@ pub(in crate::object) fn restore_copy<T>(dir: &Path, name: &str, found: &twice::
 /// Returns the names in a directory, without `.` and `..`.
 pub(in crate::object) fn names(fd: impl AsFd, path: &Path) -> Result<Vec<Vec<u8>>> {
     local::names(fd).map_err(|error| path_error("list", path, error))
+}
+
+/// Returns the names in the directory of a target that are not its superblock's, not one of `own`, and not those of
+/// the object server, a cache of small writes, or ext4.
+pub(in crate::object) fn strays(
+    fd: impl AsFd,
+    dir: &Path,
+    header: &str,
+    own: &[&[&str]],
+) -> Result<Vec<PathBuf>> {
+    let common = [LOCK_CLIENTS, CLASS, JOINING, ADDRESS, MARK, MARK_NEW, LOST_AND_FOUND];
+    let is_known = |name: &[u8]| {
+        name == header.as_bytes()
+            || twice::is_copy_of(header, name)
+            || own.iter().copied().flatten().chain(&common).any(|known| known.as_bytes() == name)
+    };
+    let names = names(fd, dir)?.into_iter().filter(|name| !is_known(name));
+    Ok(names.map(|name| dir.join(OsString::from_vec(name))).collect())
 }
 
 /// Whether nothing in the directory could be user data: only remains of an unfinished creation.
