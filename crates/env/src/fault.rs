@@ -37,7 +37,7 @@ points! {
     MdsBeforeCommitCrash = 0x1a1, "mds_before_commit_crash", "an MDT ends before a commit";
     MdsAfterCommitCrash = 0x1a2, "mds_after_commit_crash", "an MDT ends after a commit, before its reply";
     MdsCommitDelay = 0x1a3, "mds_commit_delay", "a commit of an MDT waits fail_val seconds";
-    MdsEnospc = 0x1a4, "mds_enospc", "a commit of an MDT fails with ENOSPC";
+    MdsEnospc = 0x1a4, "mds_enospc", "a change that a client requests of an MDT fails with ENOSPC";
     MdsLocked = 0x1a5, "mds_locked_delay", "an MDT waits fail_val seconds with the locks of a request";
     MdsPrepared = 0x1a6, "mds_prepared_crash", "an MDT ends after it has prepared its part of a transaction";
     MdsDecided = 0x1a7, "mds_decided_crash", "an MDT ends after it has decided a transaction";

@@ -74,6 +74,9 @@ impl Commits {
             ReplyRecord { xid: slot.xid, opened, answer: &bytes }.encode(scratch);
             batch.put(REPLIES, reply_key(&slot.client, slot.tag).as_slice(), scratch);
         }
+        if !tx.is_empty() {
+            fault::fail(Point::MdsEnospc, Status::ENOSPC)?;
+        }
         answer.transno = match may_stop {
             true => self.commit_called_back(&mut tx)?,
             false => self.commit_as(Some(caller.export), &mut tx)?,
@@ -129,7 +132,6 @@ impl Commits {
     /// ([`ClientLocks::call_back`]).
     pub fn commit_called_back(&self, tx: &mut Tx) -> StatusResult<TransNo> {
         fault::delay(Point::MdsCommitDelay);
-        fault::fail(Point::MdsEnospc, Status::ENOSPC)?;
         fault::fail(Point::MdsBeforeCommit, Status::EIO)?;
         fault::crash(Point::MdsBeforeCommitCrash);
         let transno = self.commit_counted(tx)?;

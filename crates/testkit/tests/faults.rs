@@ -3,7 +3,7 @@
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, binary, errno, program, wait};
+use nacre_testkit::{Cluster, Shape, binary, errno, program, text, wait};
 use std::fs;
 use std::time::Duration;
 
@@ -26,8 +26,13 @@ fn start(fsname: &str, mdts: usize) -> Option<Cluster> {
     (!cluster.is_foreign()).then_some(cluster)
 }
 
+/// Sets the fault of this file system's processes alone: another test has its own at the same time.
 fn set(cluster: &Cluster, loc: &str) {
-    cluster.lctl(&["set_param", "-n", &format!("fail_loc={loc}")]).success();
+    set_param(cluster, &format!("fail_loc={loc}")).success();
+}
+
+fn set_param(cluster: &Cluster, setting: &str) -> program::Outcome {
+    cluster.lctl(&["--fs", text(cluster.mount()), "set_param", "-n", setting])
 }
 
 #[test]
@@ -43,14 +48,15 @@ fn lost_requests_and_replies_are_repeated_and_errors_reach_the_program() {
         fs::create_dir(cluster.mount().join(format!("dir{number}")))
             .expect("made although a message was lost");
     }
-    set(&cluster, "mds_enospc|once");
+    set(&cluster, "mds_enospc");
     assert_eq!(errno(fs::create_dir(cluster.mount().join("full"))), libc::ENOSPC);
-    fs::create_dir(cluster.mount().join("full")).expect("once only");
+    set(&cluster, "mds_enospc|once");
+    fs::create_dir(cluster.mount().join("full")).expect("a client frees space with a sync, and tries again");
     set(&cluster, "ost_all_reply_net|once");
     fs::write(&file, b"data").expect("written although a reply was lost");
     set(&cluster, "0");
     assert_eq!(fs::read(&file).expect("read"), b"data");
-    assert_eq!(cluster.lctl(&["set_param", "fail_loc=nonsense"]).code(), libc::EINVAL);
+    assert_eq!(set_param(&cluster, "fail_loc=nonsense").code(), libc::EINVAL);
     cluster.stop_and_check();
 }
 
