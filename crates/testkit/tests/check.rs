@@ -73,9 +73,9 @@ impl Files {
         name.bytes().cycle().take(300_000).collect()
     }
 
-    fn make(&self, names: &[&str]) -> Vec<Fid> {
+    fn make<const N: usize>(&self, names: [&str; N]) -> [Fid; N] {
         names.iter().for_each(|name| fs::write(self.dir.join(name), Files::content(name)).expect("written"));
-        names.iter().map(|name| self.fid(&self.dir.join(name))).collect()
+        names.map(|name| self.fid(&self.dir.join(name)))
     }
 
     fn fid(&self, path: &Path) -> Fid {
@@ -134,8 +134,8 @@ fn files_are_rebuilt_from_objects_and_objects_get_back_to_their_files() {
     let mut files = Files { cluster, dir };
     let names = ["damaged", "gone", "first", "second", "owned", "placed", "sparse", "sound"];
     files.cluster.lfs(&["setstripe", "-c", "2", "-S", "64K", text(&files.dir)]).success();
-    let fids = files.make(&names);
-    let [damaged, gone, first, second, owned, placed, sparse, sound] = fids[..] else { unreachable!() };
+    let fids = files.make(names);
+    let [damaged, gone, first, second, owned, placed, sparse, sound] = fids;
     std::os::unix::fs::chown(files.dir.join("damaged"), Some(1234), Some(567)).expect("changed");
     files.cluster.stop();
     files.cluster.check();
@@ -197,10 +197,9 @@ fn damage_is_found_and_repaired_in_use() {
     let dir = cluster.directory("d");
     let mut files = Files { cluster, dir };
     files.cluster.lfs(&["setstripe", "-c", "1", text(&files.dir)]).success();
-    let fids = files.make(&["owned", "bare", "linked", "dangling", "sound"]);
+    let [owned, bare, linked, _, _] = files.make(["owned", "bare", "linked", "dangling", "sound"]);
     fs::write(files.dir.join("empty"), b"").expect("written");
     let empty = files.fid(&files.dir.join("empty"));
-    let [owned, bare, linked, _, _] = fids[..] else { unreachable!() };
     let parent = files.fid(&files.dir);
     let mut meta = files.meta();
     meta.set_file_name("meta");

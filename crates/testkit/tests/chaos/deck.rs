@@ -1,5 +1,6 @@
 //! What all workloads of a run share: when to stop, and how far each is.
 
+use nacre_testkit::wait;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -88,28 +89,24 @@ impl Deck {
     pub fn await_progress(&self, quick: &[&Progress], slow: &[&Progress], explain: impl Fn()) -> bool {
         let before: Vec<u64> = quick.iter().map(|progress| progress.steps()).collect();
         let mut is_explained = false;
-        loop {
+        let goes_on = wait::within(STALL * 2, || {
             if !is_explained && quick.iter().any(|progress| progress.idle() > LONG) {
                 is_explained = true;
                 explain();
             }
-            if self.is_over() {
-                return false;
-            }
-            let hangs: Vec<&str> = quick
-                .iter()
-                .chain(slow)
+            let all = quick.iter().chain(slow);
+            let hangs: Vec<&str> = all
                 .filter(|progress| progress.idle() > STALL)
                 .map(|progress| progress.name.as_str())
                 .collect();
             if !hangs.is_empty() {
                 self.report(format!("no progress in {STALL:?}: {}", hangs.join(", ")));
-                return false;
             }
-            if quick.iter().zip(&before).all(|(progress, before)| progress.steps() > *before) {
-                return true;
+            if self.is_over() {
+                return Some(false);
             }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+            quick.iter().zip(&before).all(|(progress, before)| progress.steps() > *before).then_some(true)
+        });
+        goes_on.expect("a workload goes on or hangs")
     }
 }

@@ -2,7 +2,7 @@
 
 use super::deck::Deck;
 use fastrand::Rng;
-use nacre_testkit::{Cluster, PowerDisk, Stopped, program, text};
+use nacre_testkit::{Cluster, PowerDisk, Stopped, program, text, wait};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -59,9 +59,9 @@ impl Drop for Partition {
     }
 }
 
-/// Lets a fault last: its duration is what is tested.
-fn last(duration: Duration) {
-    std::thread::sleep(duration);
+/// Lets a fault last: its duration is what is tested. It ends with the run.
+fn last(duration: Duration, deck: &Deck) {
+    wait::within(duration, || deck.is_over().then_some(()));
 }
 
 impl Disturber {
@@ -99,7 +99,7 @@ impl Disturber {
                 let (role, lasts) = (self.server(cluster), self.duration(1500));
                 self.note(format!("{role} killed for {lasts:?}"));
                 cluster.kill(&role);
-                last(lasts);
+                last(lasts, deck);
                 cluster.start_all();
             }
             3 => {
@@ -110,7 +110,7 @@ impl Disturber {
                 if roles[0] != roles[1] {
                     cluster.kill(&roles[1]);
                 }
-                last(lasts);
+                last(lasts, deck);
                 cluster.start_all();
             }
             4..6 => {
@@ -119,7 +119,7 @@ impl Disturber {
                 let lasts = self.duration(4000);
                 self.note(format!("{role} stopped for {lasts:?}"));
                 let stopped = Stopped::begin(cluster, pid);
-                last(lasts);
+                last(lasts, deck);
                 drop(stopped);
             }
             6..8 => {
@@ -127,7 +127,7 @@ impl Disturber {
                 let (to, from) = [(true, true), (true, false), (false, true)][self.random.usize(..3)];
                 self.note(format!("{role} unreachable for {lasts:?}, packets to it {to}, from it {from}"));
                 let partition = Partition::begin(self.ports[&role], to, from);
-                last(lasts);
+                last(lasts, deck);
                 drop(partition);
             }
             _ => {

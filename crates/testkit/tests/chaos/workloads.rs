@@ -22,6 +22,12 @@ fn failed(what: &str) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{what}: {error}")
 }
 
+/// Lets operations of the other mounts come between: without it, one mount keeps the lock for long, and the histories
+/// of an hour do not fit into memory. Nothing waits for it.
+fn pause(random: &mut Rng) {
+    std::thread::sleep(Duration::from_millis(random.u64(..4)));
+}
+
 /// Reads and writes a value at the beginning of a file, in one call each.
 pub fn registers(deck: &Deck, progress: &Progress, paths: &[PathBuf], id: u64) -> Vec<(usize, Operation)> {
     let mut random = Rng::with_seed(id);
@@ -41,7 +47,7 @@ pub fn registers(deck: &Deck, progress: &Progress, paths: &[PathBuf], id: u64) -
             (Kind::Read, u64::from_le_bytes(bytes))
         };
         history.push((which, Operation { kind, value, begin, end: Instant::now() }));
-        std::thread::sleep(Duration::from_millis(random.u64(..3)));
+        pause(&mut random);
         Ok(())
     });
     history
@@ -99,7 +105,7 @@ pub fn appends(deck: &Deck, progress: &Progress, path: &Path, id: u64) -> u64 {
             Ok(len) => return Err(format!("{len} of {} bytes appended", line.len())),
             Err(error) => return Err(format!("append: {error}")),
         }
-        std::thread::sleep(Duration::from_millis(random.u64(..4)));
+        pause(&mut random);
         Ok(())
     });
     done
