@@ -107,23 +107,22 @@ impl Inodes {
     }
 
     fn ask_for_attributes(&self, fid: Fid) -> FailureResult<(Attr, bool)> {
+        // A close may remove the inode between two of the requests.
+        self.ask_servers_for_attributes(fid)
+            .or_else(|failure| Ok((self.nodes.removed_or(fid, failure)?, false)))
+    }
+
+    fn ask_servers_for_attributes(&self, fid: Fid) -> FailureResult<(Attr, bool)> {
         if let Some(attr) = virtual_attr(fid) {
             return Ok((attr, false));
         }
         if !self.lease.exclusive() {
-            return match self.ask_with_locks(None, fid, None) {
-                Ok(answered) => {
-                    let attr = answered.attr.ok_or(Status::EPROTO)?;
-                    let (attr, is_sure) = self.sizes.complete_attr_to_keep(attr, 0)?;
-                    Ok((attr, is_sure && answered.keeps_attr()))
-                }
-                Err(failure) => Ok((self.nodes.removed_or(fid, failure)?, false)),
-            };
+            let answered = self.ask_with_locks(None, fid, None)?;
+            let attr = answered.attr.ok_or(Status::EPROTO)?;
+            let (attr, is_sure) = self.sizes.complete_attr_to_keep(attr, 0)?;
+            return Ok((attr, is_sure && answered.keeps_attr()));
         }
-        let answer = match self.requests.call_system(fid, &MdsRequest::GetAttr { fid }) {
-            Ok(answer) => answer,
-            Err(failure) => return Ok((self.nodes.removed_or(fid, failure)?, false)),
-        };
+        let answer = self.requests.call_system(fid, &MdsRequest::GetAttr { fid })?;
         let lease = answer.lease;
         let attr = answer.attr()?;
         self.nodes.note(fid.inode_number(), &attr, lease.into());

@@ -78,6 +78,8 @@ pub struct FakeMds {
     pub at_open: Mutex<Option<Refusal>>,
     /// Called when the next reply to an open is on its way.
     pub after_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// Called when the next reply with attributes that were asked for is on its way.
+    pub after_attributes: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Called when the next reply to a close with data is on its way.
     pub after_close: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Called when a close arrives.
@@ -125,6 +127,7 @@ impl FakeMds {
             at_update: Mutex::default(),
             at_open: Mutex::default(),
             after_open: Mutex::default(),
+            after_attributes: Mutex::default(),
             after_close: Mutex::default(),
             at_close: Mutex::default(),
             held_closes: Mutex::default(),
@@ -669,6 +672,7 @@ impl MdsEndpoint for FakeEndpoint {
         let reply = self.mds.run(self.client, cred, request)?;
         let meanwhile = match request {
             _ if opens => &self.mds.after_open,
+            MdsRequest::GetAttr { .. } => &self.mds.after_attributes,
             MdsRequest::CloseWrite { .. } => &self.mds.after_close,
             _ => &Mutex::new(None),
         };

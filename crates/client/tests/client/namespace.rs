@@ -99,6 +99,22 @@ fn unlinked_files_live_until_their_last_close() {
 }
 
 #[test]
+fn a_removed_file_whose_last_close_arrives_while_it_is_asked_for_can_be_asked() {
+    let world = World::new(65536, 2);
+    let client = world.client();
+    let (fid, handle) = create(&client, "doomed");
+    write(&client, handle, 0, b"text").expect("written");
+    *world.mds.held_closes.lock().expect("no panic") = Some(Vec::new());
+    client.opens.release(handle).expect("open");
+    client.names.unlink(&root(), Fid::ROOT, b"doomed", false).expect("there");
+    let mds = world.mds.clone();
+    *world.mds.after_attributes.lock().expect("no panic") = Some(Box::new(move || mds.let_closes_arrive()));
+    let found = client.inodes.getattr(fid).expect("the kernel still holds it");
+    assert_eq!((found.nlink, found.size), (0, 4));
+    assert!(world.mds.after_attributes.lock().expect("no panic").is_none(), "it was asked for");
+}
+
+#[test]
 fn closing_a_public_directory_is_noticed() {
     let world = World::new(65536, 1);
     let client = world.client();
