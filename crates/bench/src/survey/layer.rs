@@ -1,8 +1,10 @@
 //! The layers of the I/O path, each on top of the one before it.
 
 use std::fs::{self, File, OpenOptions};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use nacre_rpc::tcp::{ClientIdentity, TcpOss};
 use nacre_rpc::{ClientConfig, OssEndpoint, Tunable};
@@ -178,7 +180,9 @@ fn whole(found: usize, wanted: usize) -> Result<(), Error> {
 /// Objects of an OST, accessed as a client does.
 pub(super) struct OstObjects {
     endpoint: TcpOss,
-    reserved: u32,
+    /// Identifiers of the objects, by number. One that is removed gets another: an OST refuses changes of objects that
+    /// were destroyed.
+    ids: Vec<AtomicU32>,
 }
 
 impl OstObjects {
@@ -197,7 +201,7 @@ impl OstObjects {
         let identity = ClientIdentity { client: ClientUuid(id), fsname: String::new(), is_server: false };
         let endpoint = TcpOss::new(0, &[nid], &identity, &ClientConfig::default())
             .map_err(|status| failed(status.to_string()))?;
-        Ok(OstObjects { endpoint, reserved: 0 })
+        Ok(OstObjects { endpoint, ids: Vec::new() })
     }
 
     /// Sets a parameter of the transport.
@@ -208,6 +212,18 @@ impl OstObjects {
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> Result<OssReply, Error> {
         self.endpoint.call(request, bulk).map_err(refused)
     }
+
+    fn fid(&self, object: u32) -> Fid {
+        Fid::new(SEQUENCE, self.ids[object as usize].load(Ordering::Relaxed), 0)
+    }
+
+    /// Reserves up to `count` identifiers, at least one.
+    fn reserve(&self, count: u32) -> Result<Range<u32>, Error> {
+        match self.call(&OssRequest::Precreate { sequence: SEQUENCE, count }, Bulk::None)? {
+            OssReply::Precreated { first, count } if count > 0 => Ok(first..first + count),
+            _ => Err(refused(Status::EPROTO)),
+        }
+    }
 }
 
 fn refused(status: Status) -> Error {
@@ -216,7 +232,7 @@ fn refused(status: Status) -> Error {
 
 impl Objects for OstObjects {
     fn write(&self, object: u32, offset: u64, data: &[u8]) -> Result<(), Error> {
-        match self.call(&OssRequest::plain_write(fid(object), offset), Bulk::Send(data))? {
+        match self.call(&OssRequest::plain_write(self.fid(object), offset), Bulk::Send(data))? {
             OssReply::Written { bytes, .. } if bytes as usize == data.len() => Ok(()),
             _ => Err(refused(Status::ENOSPC)),
         }
@@ -224,7 +240,7 @@ impl Objects for OstObjects {
 
     fn read(&self, object: u32, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
         let length = buffer.len();
-        let request = OssRequest::plain_read(fid(object), offset, length as u32);
+        let request = OssRequest::plain_read(self.fid(object), offset, length as u32);
         match self.call(&request, Bulk::Receive(buffer))? {
             OssReply::Read(read) => whole(read as usize, length),
             _ => Err(refused(Status::EPROTO)),
@@ -232,20 +248,19 @@ impl Objects for OstObjects {
     }
 
     fn sync(&self, object: u32) -> Result<(), Error> {
-        self.call(&OssRequest::Sync { object: Some(fid(object)) }, Bulk::None).map(drop)
+        self.call(&OssRequest::Sync { object: Some(self.fid(object)) }, Bulk::None).map(drop)
     }
 
     fn destroy(&self, object: u32) -> Result<(), Error> {
-        self.call(&OssRequest::Destroy { objects: vec![fid(object)] }, Bulk::None).map(drop)
+        self.call(&OssRequest::Destroy { objects: vec![self.fid(object)] }, Bulk::None)?;
+        self.ids[object as usize].store(self.reserve(1)?.start, Ordering::Relaxed);
+        Ok(())
     }
 
     fn make(&mut self, objects: u32) -> Result<(), Error> {
-        while self.reserved < objects {
-            let request = OssRequest::Precreate { sequence: SEQUENCE, count: objects - self.reserved };
-            match self.call(&request, Bulk::None)? {
-                OssReply::Precreated { first, count } if count > 0 => self.reserved = first + count - 1,
-                _ => return Err(refused(Status::EPROTO)),
-            }
+        while self.ids.len() < objects as usize {
+            let missing = objects - self.ids.len() as u32;
+            self.ids.extend(self.reserve(missing)?.take(missing as usize).map(AtomicU32::new));
         }
         Ok(())
     }
