@@ -155,6 +155,7 @@ impl Commits {
         if tx.moves_names {
             self.leaves.moving.note_change();
         }
+        let (has_peers, new) = (self.leaves.transactions.has_peers(), tx.take_new());
         for (fid, record) in tx.take_cached() {
             debug_assert!(
                 record.as_ref().is_none_or(|record| record.attr.version <= transno.0),
@@ -162,6 +163,9 @@ impl Commits {
             );
             if let Some(record) = record.as_ref().filter(|record| record.attr.is_dir()) {
                 self.leaves.moving.note_size(record);
+            }
+            if has_peers && record.is_some() {
+                self.leaves.records.note_undurable(&fid, transno, new.contains(&fid));
             }
             self.leaves.records.note_committed(&fid, record);
         }

@@ -109,6 +109,7 @@ mod tables;
 mod tenants;
 mod transactions;
 mod tx;
+mod undurable;
 mod unowned;
 mod users;
 

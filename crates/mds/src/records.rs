@@ -13,6 +13,7 @@ use crate::tables::{
     split_link_key, xattr_key,
 };
 use crate::tx::Tx;
+use crate::undurable::{Needs, Undurable};
 use nacre_env::sync::Mutex;
 use nacre_layout::dir_layout::Home;
 use nacre_layout::user;
@@ -73,6 +74,7 @@ pub(crate) struct Records {
     has_names: Mutex<bool>,
     /// Number of moves of directories in this run.
     tree_moves: AtomicU64,
+    undurable: Undurable,
 }
 
 impl Records {
@@ -88,6 +90,7 @@ impl Records {
             own: Mutex::new(own),
             has_names: Mutex::new(false),
             tree_moves: AtomicU64::new(0),
+            undurable: Undurable::default(),
         }
     }
 
@@ -301,6 +304,23 @@ impl Records {
             nacre_env::blocking(|| self.store.sync(upto)).map_err(|error| self.store_failed(&error))?;
         }
         Ok(())
+    }
+
+    /// Records what a transaction that is committed changed, for [`Records::sync_what_is_needed`].
+    pub fn note_undurable(&self, fid: &Fid, transno: TransNo, is_new: bool) {
+        self.undurable.note(fid, transno, is_new, self.store.last_committed());
+    }
+
+    /// Makes durable what a transaction over several MDTs depends on: inodes that it changes as a whole, and
+    /// directories of which it changes names.
+    pub fn sync_what_is_needed<'f>(
+        &self,
+        fids: impl IntoIterator<Item = &'f Fid>,
+        directories: impl IntoIterator<Item = &'f Fid>,
+    ) -> StatusResult<()> {
+        let whole = fids.into_iter().map(|fid| self.undurable.needed(fid, Needs::Everything));
+        let named = directories.into_iter().map(|fid| self.undurable.needed(fid, Needs::Existence));
+        self.sync(whole.chain(named).max().unwrap_or(TransNo(0)))
     }
 
     /// Makes all commits durable.

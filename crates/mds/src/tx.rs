@@ -237,6 +237,11 @@ impl Tx {
         self.buffers.cached.drain(..)
     }
 
+    /// Takes the list of inodes that did not exist before.
+    pub fn take_new(&mut self) -> SmallVec<[Fid; 1]> {
+        std::mem::take(&mut self.new)
+    }
+
     /// Takes the objects to be destroyed after the commit.
     pub fn take_destroyed(&mut self) -> Vec<(u16, Fid)> {
         std::mem::take(&mut self.destroyed)

@@ -59,11 +59,6 @@ impl Rules {
         self.mdt_power
     }
 
-    /// Returns true if an MDT may lose with its power what a transaction over several MDTs depends on.
-    pub(crate) fn splits_transactions(&self) -> bool {
-        self.mdt_power
-    }
-
     /// Returns whether faults excuse a failure that the state of the file system does not.
     pub(crate) fn excuse(&self, event: &Event, status: Status) -> Excuse {
         use crate::history::Call;

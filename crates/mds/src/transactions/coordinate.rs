@@ -137,6 +137,7 @@ impl Coordinator {
                 }
                 let wants = wants_of(&fids, names.clone().copied());
                 gathered._kept = Some(self.leaves.locks.keep(&wants, Reach::Several, &unless_interrupted)?);
+                self.leaves.records.sync_what_is_needed(&fids, names.clone().map(|(parent, _)| parent))?;
                 for want in wants {
                     gathered.records.insert(*want.fid(), self.leaves.records.find_inode(want.fid())?);
                 }

@@ -127,6 +127,7 @@ impl Participant {
                 self.leaves.locks.keep(&wants, Reach::Part, &goes_on)?
             };
             let mut tx = self.leaves.records.begin();
+            self.leaves.records.sync_what_is_needed(fids, names.iter().map(|name| &name.parent))?;
             tx.batch().put(PREPARED, op_key(&op).as_slice(), &encode_prepared(fids, names));
             self.commits.commit(&mut tx)?;
             let prepared = Prepared { kept, since: Instant::now() };

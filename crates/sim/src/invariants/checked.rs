@@ -47,8 +47,5 @@ pub(crate) fn check(cluster: &Cluster, rules: &Rules) -> Result<(), String> {
         Err(error) => problems.push(error.to_string()),
     }
     problems.retain(|problem| !(rules.orphans_objects() && problem.ends_with(ORPHAN)));
-    if mdts.len() > 1 && rules.splits_transactions() {
-        problems.clear();
-    }
     if problems.is_empty() { Ok(()) } else { Err(format!("a check finds:\n  {}", problems.join("\n  "))) }
 }

@@ -31,15 +31,16 @@ fn a_part_that_was_lost_with_the_power_is_done_again() {
         let (here, there) = (world.fid(0), world.fid(1));
         world.make(Fid::ROOT, "here", here, true).expect("made");
         world.make(Fid::ROOT, "there", there, true).expect("made");
-        let (file, other) = (world.fid(0), world.fid(1));
+        let (file, other, third) = (world.fid(0), world.fid(1), world.fid(1));
         world.make(here, "file", file, false).expect("made");
         world.make(there, "other", other, false).expect("made");
+        world.make(there, "third", third, false).expect("made");
         world.recover();
         let old = world.image(lost);
 
         world.run(0, &rename((here, "file"), (there, "moved"))).expect("moved");
         world.run(1, &rename((there, "other"), (here, "came"))).expect("moved");
-        let link = MdsRequest::Link { fid: other, parent: Fid::ROOT, name: b"link" };
+        let link = MdsRequest::Link { fid: third, parent: Fid::ROOT, name: b"link" };
         world.run(0, &link).expect("linked");
         let expected = world.tree();
 
@@ -48,6 +49,33 @@ fn a_part_that_was_lost_with_the_power_is_done_again() {
         assert_eq!(world.tree(), expected, "MDT {lost} lost its end");
         world.check();
     }
+}
+
+/// Otherwise names on another MDT could lead to what no MDT has.
+#[test]
+fn what_a_transaction_depends_on_is_durable_before_it_as_far_as_that_is_new() {
+    let world = World::new(2, 3);
+    let there = world.fid(1);
+    world.make(Fid::ROOT, "there", there, true).expect("made");
+    world.recover();
+    let synced = |mdt| world.net.get(mdt).expect("alive").leaves.store.last_committed();
+    let (directory, below) = (world.fid(0), world.fid(1));
+    let old = synced(0);
+    world.make(Fid::ROOT, "directory", directory, true).expect("made");
+    assert_eq!(synced(0), old, "one MDT alone syncs later");
+    world.make(directory, "below", below, true).expect("made");
+    assert!(synced(0) > old, "the coordinator has the directory");
+    let (with_directory, file) = (synced(0), world.fid(1));
+    world.make(directory, "another", world.fid(1), true).expect("made");
+    assert_eq!(synced(0), with_directory, "the directory was there already");
+
+    let old = synced(1);
+    world.make(there, "file", file, false).expect("made");
+    assert_eq!(synced(1), old);
+    let link = MdsRequest::Link { fid: file, parent: Fid::ROOT, name: b"link" };
+    world.run(0, &link).expect("linked");
+    assert!(synced(1) > old, "the participant has the file");
+    world.check();
 }
 
 /// The answer is restored with it: its client has not received it, and resends the request.
