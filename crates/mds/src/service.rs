@@ -284,9 +284,7 @@ impl Mds {
             }
             PeerRequest::Apply { transaction, transno } => {
                 self.resolver.await_own_greetings();
-                let applied = self.core.participant.apply(transaction)?;
-                self.leaves.transactions.note_coordinated(&transaction.id, *transno);
-                applied
+                self.core.participant.apply(transaction, *transno)?
             }
             PeerRequest::Abort { op } => self.core.participant.abort(op)?,
             PeerRequest::Outcome { op } => self.leaves.transactions.outcome(op)?,

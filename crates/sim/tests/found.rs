@@ -152,3 +152,46 @@ fn a_write_goes_on_while_another_client_opens_the_file_again_after_a_restart() {
     };
     is_right_with(shape, &[first, Vec::new(), second], &[kill]);
 }
+
+/// The other MDT, which returned the transaction, had forgotten its place among the changes of clients.
+#[test]
+fn a_rename_is_replayed_after_a_power_cut_although_another_mdt_was_killed_before_it() {
+    let shape = Shape { mdts: 2, osts: 2, clients: 3 };
+    let move_it = vec![
+        Operation::Mkdir { path: path(2), place: Place::Mdt(1) },
+        Operation::Rename { from: path(2), to: path(1) },
+        Operation::Sleep { ms: 300 },
+        Operation::FsyncDir { path: Path(Vec::new()) },
+    ];
+    let kill = Timed {
+        at: Duration::from_millis(106),
+        lasts: Duration::from_millis(20),
+        fault: Fault::Kill(Node::Mdt(1)),
+    };
+    let power = Timed {
+        at: Duration::from_millis(118),
+        lasts: Duration::from_secs(6),
+        fault: Fault::Power(Node::Mdt(0)),
+    };
+    is_right_with(shape, &[Vec::new(), Vec::new(), move_it], &[kill, power]);
+}
+
+/// A directory of the other MDT had become durable before the one that it was made in, which was lost.
+#[test]
+fn a_directory_does_not_outlive_the_one_above_it_on_an_mdt_that_loses_power() {
+    let shape = Shape { mdts: 2, osts: 1, clients: 2 };
+    let below = Operation::Mkdir { path: Path(vec![0, 1]), place: Place::Mdt(1) };
+    let sync = Operation::FsyncDir { path: Path(vec![0, 1]) };
+    let make = vec![Operation::Mkdir { path: path(0), place: Place::Mdt(0) }, below, sync];
+    let away = Timed {
+        at: Duration::from_millis(40),
+        lasts: Duration::from_secs(90),
+        fault: Fault::Isolate(Node::Client(0)),
+    };
+    let power = Timed {
+        at: Duration::from_millis(50),
+        lasts: Duration::from_secs(2),
+        fault: Fault::Power(Node::Mdt(0)),
+    };
+    is_right_with(shape, &[make, Vec::new()], &[away, power]);
+}

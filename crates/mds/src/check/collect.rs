@@ -9,7 +9,7 @@ use crate::tables::{
     OST_MARKS, OWNER_CHANGES, OrphanKind, PREPARED, QUOTA_GRACES_KEY, QUOTA_LIMITS, TRANSACTIONS, XATTRS,
     change_index, decode_op_key, split_destroy_key, split_dirent_key, split_link_key, split_xattr_key,
 };
-use crate::transactions::state::{decode_prepared, decode_record};
+use crate::transactions::state::{decode_prepared, decode_transaction};
 use nacre_layout::StripeObject;
 use nacre_ondisk::quota::split_limit_key;
 use nacre_ondisk::{
@@ -19,7 +19,7 @@ use nacre_ondisk::{
 use nacre_store::{MetaStore, Table};
 use nacre_types::name::name_hash;
 use nacre_types::{AttrFlags, Fid, FileKind};
-use nacre_wire::peer::{Transaction, Update};
+use nacre_wire::peer::Update;
 use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 
@@ -424,7 +424,7 @@ impl Inventory {
     /// Inodes that a committed transaction brings here need no check: the transaction stays prepared until
     /// they have arrived.
     fn take_transaction(&mut self, key: &[u8], value: &[u8]) {
-        let decoded = decode_op_key(key).and_then(|_| decode_record::<Transaction>(value));
+        let decoded = decode_op_key(key).and_then(|_| decode_transaction(value));
         let Some(transaction) = decoded else {
             let text = "the record of a distributed transaction is damaged".to_owned();
             return self.bad(TRANSACTIONS, key, Kind::Transaction, Fid::ZERO, text);

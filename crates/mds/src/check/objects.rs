@@ -4,7 +4,7 @@ use crate::config::MdsConfig;
 use crate::error::MdsError;
 use crate::records::store_path;
 use crate::tables::{DESTROYS, INODES, OST_MARKS, OWNER_CHANGES, PREPARED, TRANSACTIONS, split_destroy_key};
-use crate::transactions::state::{decode_prepared, decode_record};
+use crate::transactions::state::{decode_prepared, decode_transaction};
 use crate::tx::Tx;
 use nacre_layout::{Layout, StripeObject, user};
 use nacre_ondisk::{InodeRecord, OstMarkRecord};
@@ -71,8 +71,7 @@ pub fn object_references(dir: &Path, config: &MdsConfig) -> Result<ObjectReferen
         ControlFlow::Continue(())
     })?;
     store.scan(TRANSACTIONS, &[], Bound::Unbounded, &mut |_, value| {
-        let taken =
-            decode_record::<Transaction>(value).and_then(|transaction| found.take_transaction(&transaction));
+        let taken = decode_transaction(value).and_then(|transaction| found.take_transaction(&transaction));
         found.is_partial |= taken.is_none();
         ControlFlow::Continue(())
     })?;

@@ -4,9 +4,9 @@ use super::*;
 use crate::tables::{CHANGE_USERS, CHANGES, DIRENTS, INODES, XATTRS, change_key, dirent_key, xattr_key};
 use crate::tables::{PREPARED, TRANSACTIONS, op_key};
 use crate::tests::{Fixture, config};
-use crate::transactions::state::encode_record;
+use crate::transactions::state::encode_transaction;
 use nacre_store::Batch;
-use nacre_types::{ClientUuid, Timestamp};
+use nacre_types::{ClientUuid, Timestamp, TransNo};
 use nacre_wire::peer::Transaction;
 
 /// Breaks the store of a small tree with `damage`, checks, repairs, and checks again.
@@ -116,7 +116,7 @@ fn what_nobody_will_decide_is_told_and_removed_and_nothing_else() {
     let decided = stopped(|b| {
         let (client, now) = (ClientUuid([9; 16]), Timestamp::default());
         let transaction = Transaction { id: op(1), stamp: 1, client, now, parts: Vec::new() };
-        b.put(TRANSACTIONS, op_key(&op(1)).as_slice(), &encode_record(&transaction));
+        b.put(TRANSACTIONS, op_key(&op(1)).as_slice(), &encode_transaction(&transaction, TransNo(0)));
     });
     let find = |other: &tempfile::TempDir, all: Option<&[u16]>, repair| {
         let dirs = [&first, other].map(tempfile::TempDir::path).map(Path::to_owned);

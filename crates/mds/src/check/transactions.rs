@@ -8,11 +8,11 @@ use crate::mds::Mds;
 use crate::osts::Osts;
 use crate::records::{read_record, store_path};
 use crate::tables::{FINISHED, META, META_KEY, PREPARED, TRANSACTIONS, decode_op_key, op_key};
-use crate::transactions::state::decode_record;
+use crate::transactions::state::{decode_finished, decode_transaction};
 use nacre_ondisk::MdtRecord;
 use nacre_store::{Batch, MetaStore};
-use nacre_types::Fid;
 use nacre_types::limits::MDT_COUNT_MAX;
+use nacre_types::{Fid, TransNo};
 use nacre_wire::peer::{Transaction, TransactionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
@@ -42,14 +42,14 @@ pub fn unfinished(stores: &[(&MetaStore, u16)]) -> Result<Vec<(Transaction, u16)
     for (store, index) in stores {
         let known = known.entry(*index).or_default();
         store.scan(TRANSACTIONS, &[], Bound::Unbounded, &mut |_, value| {
-            if let Some(transaction) = decode_record::<Transaction>(value) {
+            if let Some(transaction) = decode_transaction(value) {
                 known.done.insert(transaction.id);
                 transactions.insert(transaction.id, transaction);
             }
             ControlFlow::Continue(())
         })?;
         store.scan(FINISHED, &[], Bound::Unbounded, &mut |_, value| {
-            known.finished.extend(decode_record::<TransactionId>(value).map(|below| (below.mdt, below)));
+            known.finished.extend(decode_finished(value).map(|below| (below.mdt, below)));
             ControlFlow::Continue(())
         })?;
     }
@@ -96,8 +96,9 @@ pub fn finish(targets: &Targets<'_>, unfinished: &[(Transaction, u16)]) -> Resul
             Err(MdsError::DataPlace(_)) => continue,
             opened => opened?,
         };
-        let applied =
-            own.iter().try_for_each(|transaction| mds.core.participant.apply(transaction).map(drop));
+        let applied = own
+            .iter()
+            .try_for_each(|transaction| mds.core.participant.apply(transaction, TransNo(0)).map(drop));
         mds.stop()?;
         drop(mds);
         // Clients of the last run are still expected.
@@ -136,7 +137,7 @@ pub fn abandoned(
     let mut is_damaged = false;
     for (store, index) in stores {
         store.scan(TRANSACTIONS, &[], Bound::Unbounded, &mut |_, value| {
-            match decode_record::<Transaction>(value) {
+            match decode_transaction(value) {
                 Some(transaction) => drop(committed.insert(transaction.id)),
                 None => is_damaged = true,
             }

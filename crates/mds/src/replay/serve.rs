@@ -199,7 +199,7 @@ impl Replayer {
     /// Applies a returned part; returns false if it has to be applied again later.
     fn apply_restored(&self, part: Returned) -> bool {
         let (id, transno) = (part.transaction.id, part.transno());
-        let applied = self.core.participant.apply(&part.transaction);
+        let applied = self.core.participant.apply(&part.transaction, TransNo(0));
         match &applied {
             Ok(_) if id.mdt == self.leaves.index => self.leaves.replays.note_applied(transno),
             Ok(_) | Err(Status::EINTR | Status::ESHUTDOWN) => {}

@@ -224,13 +224,13 @@ impl Coordinator {
         let stamp = self.leaves.transactions.tick();
         let Decided { client, export, now, is_durable } = decided;
         let transaction = Arc::new(Transaction { id, stamp, client, now, parts });
-        let part = transaction.part(self.leaves.index).ok_or(Status::EPROTO)?;
         let transactions = &self.leaves.transactions;
-        let transno = self.participant.commit_part(&transaction, part, Holders::AllBut(export), || {
-            gathered.is_decided = true;
-            // When other MDTs see this and ask, they get the decision.
-            transactions.decided(&id);
-        })?;
+        let transno =
+            self.participant.commit_part(&transaction, TransNo(0), Holders::AllBut(export), || {
+                gathered.is_decided = true;
+                // When other MDTs see this and ask, they get the decision.
+                transactions.decided(&id);
+            })?;
         fault::crash(Point::MdsDecided);
         if is_durable {
             self.leaves.records.sync(transno)?;

@@ -1,7 +1,8 @@
 //! The participant in distributed transactions of other MDTs.
 
 use super::state::{
-    Bug, Prepared, cause_of, decode_prepared, encode_prepared, encode_record, named, wants_of,
+    Bug, Prepared, cause_of, decode_prepared, encode_finished, encode_prepared, encode_transaction, named,
+    wants_of,
 };
 use crate::commit::Commits;
 use crate::leaves::Leaves;
@@ -126,8 +127,8 @@ impl Participant {
                 let wants = wants_of(fids, names.iter().map(named));
                 self.leaves.locks.keep(&wants, Reach::Part, &goes_on)?
             };
-            let mut tx = self.leaves.records.begin();
             self.leaves.records.sync_what_is_needed(fids, names.iter().map(|name| &name.parent))?;
+            let mut tx = self.leaves.records.begin();
             tx.batch().put(PREPARED, op_key(&op).as_slice(), &encode_prepared(fids, names));
             self.commits.commit(&mut tx)?;
             let prepared = Prepared { kept, since: Instant::now() };
@@ -151,18 +152,21 @@ impl Participant {
     }
 
     /// Applies the part of a transaction that its coordinator has committed, or whose part here was lost.
+    /// `coordinated`: transno of the coordinator's part in its store, 0 if unknown.
     ///
     /// # Errors
     /// If the part is not committed.
-    pub fn apply(&self, transaction: &Transaction) -> StatusResult<PeerReply> {
+    pub fn apply(&self, transaction: &Transaction, coordinated: TransNo) -> StatusResult<PeerReply> {
         let id = transaction.id;
-        let part = transaction.part(self.leaves.index).ok_or(Status::EPROTO)?;
         let _under_way = UnderWay::begin(self, id)?;
         let kept = {
             let mut state = self.leaves.transactions.state.lock();
             let is_done = state.open.contains_key(&id) || state.is_finished(&id);
             if is_done && !self.leaves.transactions.has(Bug::AppliesTwice) {
-                let transno = state.open.get(&id).map_or(TransNo(0), |open| open.place);
+                let transno = state.open.get_mut(&id).map_or(TransNo(0), |open| {
+                    open.coordinated = open.coordinated.max(coordinated);
+                    open.place
+                });
                 return Ok(PeerReply::Applied { transno });
             }
             state.clock = state.clock.max(transaction.stamp);
@@ -180,7 +184,7 @@ impl Participant {
             true => Holders::None,
             false => Holders::AllBut(export.as_deref()),
         };
-        let outcome = self.commit_part(&Arc::new(transaction.clone()), part, holders, || {});
+        let outcome = self.commit_part(&Arc::new(transaction.clone()), coordinated, holders, || {});
         if let (Err(_), Some(kept)) = (&outcome, kept) {
             self.leaves.transactions.state.lock().prepared.insert(id, kept);
         }
@@ -198,12 +202,12 @@ impl Participant {
     pub(super) fn commit_part(
         &self,
         transaction: &Arc<Transaction>,
-        part: &Part,
+        coordinated: TransNo,
         holders: Holders<'_>,
         decided: impl FnOnce(),
     ) -> StatusResult<TransNo> {
         let Leaves { index, store, locks, transactions, records, .. } = &*self.leaves;
-        debug_assert_eq!(part.mdt, *index, "the part of another MDT");
+        let part = transaction.part(*index).ok_or(Status::EPROTO)?;
         let id = transaction.id;
         let is_own = id.mdt == *index;
         // May take long; a sync of everything waits for recorded transactions, so it is recorded later.
@@ -213,20 +217,24 @@ impl Participant {
         let mut tx = records.begin();
         self.staging.stage(&mut tx, part, transaction.now)?;
         if !(is_own && transactions.has(Bug::ForgetsWhatItDecides)) {
-            tx.batch().put(TRANSACTIONS, op_key(&id).as_slice(), &encode_record(&**transaction));
+            tx.batch().put(
+                TRANSACTIONS,
+                op_key(&id).as_slice(),
+                &encode_transaction(transaction, coordinated),
+            );
         }
         match is_own {
             true => replay::mark(tx.batch()),
             false => tx.batch().delete(PREPARED, op_key(&id).as_slice()),
         }
         // Recorded before the commit, so that it is never reported durable in between.
-        transactions.note_open(transaction, TransNo(store.last_transno().0 + 1));
+        transactions.note_open(transaction, TransNo(store.last_transno().0 + 1), coordinated);
         let committed = self.commits.commit_called_back(&mut tx);
         let transno = committed.inspect_err(|_| transactions.retract(&id))?;
         debug_assert!(transno <= store.last_transno(), "a part is committed that the store does not have");
         decided();
         drop(latched);
-        transactions.note_open(transaction, transno);
+        transactions.note_open(transaction, transno, coordinated);
         transactions.note_place(&transaction.id, transno);
         Ok(transno)
     }
@@ -299,7 +307,7 @@ impl Participant {
 
     fn settle_outcome(&self, op: TransactionId, found: Option<&Transaction>) -> StatusResult<()> {
         match found {
-            Some(transaction) => self.apply(transaction),
+            Some(transaction) => self.apply(transaction, TransNo(0)),
             None => self.abort(&op),
         }
         .map(drop)
@@ -421,7 +429,7 @@ impl Participant {
             tx.batch().delete(TRANSACTIONS, op_key(op).as_slice());
         }
         for below in &finished {
-            tx.batch().put(FINISHED, &below.mdt.to_be_bytes(), &encode_record(below));
+            tx.batch().put(FINISHED, &below.mdt.to_be_bytes(), &encode_finished(below));
         }
         self.commits.commit(&mut tx)?;
         self.leaves.transactions.change(|state| {

@@ -172,7 +172,7 @@ impl Resolver {
         for (transaction, transno) in again.into_values() {
             // It may have a place among the changes that clients replay.
             let Some(transaction) = self.leaves.replays.restore(transno, transaction) else { continue };
-            if let Err(status) = self.participant.apply(&transaction) {
+            if let Err(status) = self.participant.apply(&transaction, TransNo(0)) {
                 log::error!(
                     "MDT{:04x}: {} cannot be done again: {status}",
                     self.leaves.index,

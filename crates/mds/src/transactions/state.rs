@@ -24,6 +24,8 @@ use std::time::Duration;
 const RECORD_VERSION: u8 = 1;
 /// Version of the records with the locks of prepared transactions; version 1 had no names.
 const PREPARED_VERSION: u8 = 2;
+/// Version of the record of a committed transaction.
+const TRANSACTION_VERSION: u8 = 2;
 
 /// Time after which a coordinator that has not decided is asked. Estimate: far longer than an undisturbed
 /// transaction takes.
@@ -151,14 +153,14 @@ pub(crate) enum Bug {
 
 impl State {
     /// Records that a transaction is committed here with a transno, or about to be.
-    pub(super) fn open(&mut self, transaction: &Arc<Transaction>, transno: TransNo) {
+    pub(super) fn open(&mut self, transaction: &Arc<Transaction>, transno: TransNo, coordinated: TransNo) {
         self.close(&transaction.id);
         let open = Open {
             transaction: transaction.clone(),
             transno,
             applied: BTreeMap::new(),
             place: TransNo(0),
-            coordinated: TransNo(0),
+            coordinated,
             is_durable: false,
         };
         self.open.insert(transaction.id, open);
@@ -226,17 +228,17 @@ impl Transactions {
         })?;
         let last = store.last_transno();
         store.scan(TRANSACTIONS, &[], Bound::Unbounded, &mut |_, value| {
-            match decode_record::<Transaction>(value) {
-                Some(transaction) => {
+            match decode_placed(value) {
+                Some((transaction, coordinated)) => {
                     state.clock = state.clock.max(transaction.stamp);
-                    state.open(&Arc::new(transaction), last);
+                    state.open(&Arc::new(transaction), last, coordinated);
                 }
                 None => log::error!("MDT{index:04x}: the record of a transaction is damaged"),
             }
             ControlFlow::Continue(())
         })?;
         store.scan(FINISHED, &[], Bound::Unbounded, &mut |_, value| {
-            match decode_record::<TransactionId>(value) {
+            match decode_finished(value) {
                 Some(below) => drop(state.finished.insert(below.mdt, below)),
                 None => log::error!("MDT{index:04x}: the record of finished transactions is damaged"),
             }
@@ -400,17 +402,46 @@ pub(crate) fn decode_prepared(bytes: &[u8]) -> Option<(Vec<Fid>, Vec<Name>)> {
     }
 }
 
-/// Encodes a record of this part of the store: a committed transaction, or the first transaction of a
-/// coordinator that may not be finished.
-pub(crate) fn encode_record(content: &impl Encode) -> Vec<u8> {
+/// Encodes the record of the first transaction of a coordinator that may not be finished.
+pub(super) fn encode_finished(below: &TransactionId) -> Vec<u8> {
     let mut bytes = vec![RECORD_VERSION];
-    content.encode(&mut bytes);
+    below.encode(&mut bytes);
     bytes
 }
 
-pub(crate) fn decode_record<T: for<'a> Decode<'a>>(bytes: &[u8]) -> Option<T> {
+pub(crate) fn decode_finished(bytes: &[u8]) -> Option<TransactionId> {
     let (&RECORD_VERSION, rest) = bytes.split_first()? else { return None };
-    T::from_bytes(rest).ok()
+    TransactionId::from_bytes(rest).ok()
+}
+
+/// Encodes the record of a committed transaction. `coordinated`: transno of the coordinator's part in its store, which
+/// is where that part belongs if the coordinator loses it; 0 on the coordinator, and if it is not known.
+pub(crate) fn encode_transaction(transaction: &Transaction, coordinated: TransNo) -> Vec<u8> {
+    let mut bytes = vec![TRANSACTION_VERSION];
+    coordinated.0.encode(&mut bytes);
+    transaction.encode(&mut bytes);
+    bytes
+}
+
+/// Returns a committed transaction and the transno of its coordinator's part.
+fn decode_placed(bytes: &[u8]) -> Option<(Transaction, TransNo)> {
+    let (version, rest) = bytes.split_first()?;
+    match *version {
+        // Version 1 had no transno.
+        RECORD_VERSION => Transaction::from_bytes(rest).ok().map(|transaction| (transaction, TransNo(0))),
+        TRANSACTION_VERSION => {
+            let mut reader = Reader::new(rest);
+            let (transno, transaction) =
+                (u64::decode(&mut reader).ok()?, Transaction::decode(&mut reader).ok()?);
+            reader.finish().ok().map(|()| (transaction, TransNo(transno)))
+        }
+        _ => None,
+    }
+}
+
+/// Decodes the record of a committed transaction.
+pub(crate) fn decode_transaction(bytes: &[u8]) -> Option<Transaction> {
+    decode_placed(bytes).map(|(transaction, _)| transaction)
 }
 
 impl Transactions {
@@ -441,20 +472,13 @@ impl Transactions {
     }
 
     /// Records that a transaction is committed here, or about to be.
-    pub(super) fn note_open(&self, transaction: &Arc<Transaction>, transno: TransNo) {
-        self.change(|state| state.open(transaction, transno));
+    pub(super) fn note_open(&self, transaction: &Arc<Transaction>, transno: TransNo, coordinated: TransNo) {
+        self.change(|state| state.open(transaction, transno, coordinated));
     }
 
     pub(super) fn note_applied(&self, op: &TransactionId, mdt: u16, transno: TransNo) {
         if let Some(open) = self.state.lock().open.get_mut(op) {
             open.applied.insert(mdt, transno);
-        }
-    }
-
-    /// Records the transno of the coordinator's part of a transaction with a part here.
-    pub(crate) fn note_coordinated(&self, op: &TransactionId, transno: TransNo) {
-        if let Some(open) = self.state.lock().open.get_mut(op) {
-            open.coordinated = transno;
         }
     }
 
@@ -571,7 +595,7 @@ impl Transactions {
             now: nacre_types::Timestamp::default(),
             parts,
         };
-        self.note_open(&Arc::new(transaction.clone()), TransNo(0));
+        self.note_open(&Arc::new(transaction.clone()), TransNo(0), TransNo(0));
         transaction
     }
 

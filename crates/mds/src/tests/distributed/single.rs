@@ -474,7 +474,7 @@ fn a_file_whose_last_name_goes_before_its_opener_is_back_stays_for_it() {
 fn stored(mds: &Mds) -> Vec<Transaction> {
     let mut found = Vec::new();
     let mut take = |_: &[u8], value: &[u8]| {
-        found.extend(crate::transactions::state::decode_record::<Transaction>(value));
+        found.extend(crate::transactions::state::decode_transaction(value));
         std::ops::ControlFlow::Continue(())
     };
     mds.leaves
