@@ -3,6 +3,7 @@
 
 mod changelog;
 mod debug;
+mod lfsck;
 mod nodemaps;
 pub mod params;
 mod pools;
@@ -53,6 +54,13 @@ usage: lctl dl [--json]                         list devices: targets and mounts
                                                 its name
        lctl --device FSNAME-MDT0000 changelog_deregister cl1|NAME|-u NAME
                                                 remove a reader of changes
+       lctl lfsck_start [-M FSNAME-MDT0000 [-A]] [-n] [-r] [-s INODES]
+                                                check MDTs in use and repair: -M: this one, -A: all of its file system;
+                                                -n finds only, -r from the beginning, -s inodes per second
+       lctl lfsck_stop [-M FSNAME-MDT0000 [-A]]
+                                                stop it
+       lctl lfsck_query [-M FSNAME-MDT0000 [-A]] [-t namespace|layout] [-w]
+                                                show its state; -w waits for its end
        lctl pool_new [-n] FSNAME.POOL           create an OST pool; -n does not wait until this host knows it
        lctl pool_add|pool_remove [-n] FSNAME.POOL OST...
                                                 add or remove OSTs: 1, OST0001, FSNAME-OST[0-3/2], [0-3,5]
@@ -95,6 +103,9 @@ const COMMANDS: &[&str] = &[
     "find_param",
     "help_param",
     "llog_print",
+    "lfsck_start",
+    "lfsck_stop",
+    "lfsck_query",
     "pool_new",
     "pool_add",
     "pool_remove",
@@ -218,6 +229,9 @@ fn run(words: &[String]) -> i32 {
         "set_param" => params::set(args),
         "conf_param" => params::conf(args),
         "--device" => changelog::device(args),
+        "lfsck_start" => lfsck::start(args),
+        "lfsck_stop" => lfsck::stop(args),
+        "lfsck_query" => lfsck::query(args),
         "pool_new" => pools::new(args),
         "pool_add" => pools::members(args, true),
         "pool_remove" => pools::members(args, false),

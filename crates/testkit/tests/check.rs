@@ -308,9 +308,7 @@ fn a_check_continues_where_it_was_stopped_even_after_a_restart() {
     let dir = cluster.directory("d");
     (0..300).for_each(|number| fs::write(dir.join(number.to_string()), b"").expect("written"));
     let lctl = |cluster: &Cluster, words: &[&str]| cluster.lctl(words).success().stdout;
-    let order = |cluster: &Cluster, words: &str| {
-        lctl(cluster, &["set_param", &format!("mdd.chkgoon-MDT0000.lfsck={words}")]);
-    };
+    const MDT: &str = "chkgoon-MDT0000";
     let shown = |cluster: &Cluster, field: &str| {
         let text = lctl(cluster, &["get_param", "-n", "mdd.chkgoon-MDT0000.lfsck_namespace"]);
         let line =
@@ -318,26 +316,28 @@ fn a_check_continues_where_it_was_stopped_even_after_a_restart() {
         line.unwrap_or_else(|| panic!("no {field} in {text}"))
     };
     lctl(&cluster, &["set_param", "mdd.chkgoon-MDT0000.lfsck_speed_limit=0"]);
-    order(&cluster, "start rate=200");
+    let started = lctl(&cluster, &["lfsck_start", "-M", MDT, "-n", "-r", "-s", "200"]);
+    assert!(started.starts_with("Started LFSCK on the device chkgoon-MDT0000"), "{started}");
     let checked = |cluster: &Cluster| shown(cluster, "checked").parse::<u64>().expect("a number");
     wait::until(wait::SOON, "a part is checked", || (checked(&cluster) > 0).then_some(()));
     assert!(shown(&cluster, "status").starts_with("scanning"));
-    order(&cluster, "stop");
+    lctl(&cluster, &["lfsck_stop", "-M", MDT]);
     let position = shown(&cluster, "current_position");
     assert!(position.starts_with("inodes [0x"), "{position}");
     // A restart finds the stored position.
     cluster.stop();
     cluster.start_all();
     lctl(&cluster, &["set_param", "mdd.chkgoon-MDT0000.lfsck_speed_limit=0"]);
-    order(&cluster, "start resume rate=0");
-    wait::until(wait::SOON, "the rest is checked", || {
-        (shown(&cluster, "status") == "completed").then_some(())
-    });
-    let rest = checked(&cluster);
-    order(&cluster, "start rate=0");
-    let all = wait::until(Duration::from_secs(30), "all is checked", || {
-        (shown(&cluster, "status") == "completed").then(|| checked(&cluster)).filter(|all| *all > rest)
-    });
+    let complete = |cluster: &Cluster| {
+        let text = lctl(cluster, &["lfsck_query", "-M", MDT, "-t", "namespace", "-w"]);
+        assert!(text.starts_with("mdd.chkgoon-MDT0000.lfsck_namespace=\n"), "{text}");
+        assert!(text.contains("\nstatus: completed\n"), "{text}");
+        checked(cluster)
+    };
+    lctl(&cluster, &["lfsck_start", "-M", MDT, "-n"]);
+    let rest = complete(&cluster);
+    lctl(&cluster, &["lfsck_start", "-A", "-M", MDT, "-n", "-r"]);
+    let all = complete(&cluster);
     assert!(rest > 0 && rest < all, "{rest} of {all}");
     cluster.stop_and_check();
 }
