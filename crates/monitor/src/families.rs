@@ -115,6 +115,8 @@ pub const FAMILIES: &[Family] = &[
     family("nacre_store_refused_full", Counter, TARGET, "Writes refused because only the reserve was left"),
     family("nacre_store_sync_failures", Counter, TARGET, "Syncs that failed"),
     family("nacre_store_checksum_errors", Counter, TARGET, "Blocks whose checksum did not match"),
+    family("nacre_check_problems", Gauge, TARGET, "Damage that the check in use has found and not repaired"),
+    family("nacre_check_passes", Counter, TARGET, "Walks that the check in use has completed"),
     family("nacre_store_scrubbed_bytes", Counter, TARGET, "Data that the scrub has read"),
     family("nacre_store_defragmented_bytes", Counter, TARGET, "Data that defragmentation has moved"),
     family(

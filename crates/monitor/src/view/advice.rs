@@ -55,6 +55,14 @@ pub(super) fn alerts(now: &Snapshot, rates: &Rates<'_>, owners: &[OwnerView]) ->
             ));
         }
     });
+    each(now, "nacre_check_problems", |_, target, value| {
+        if value > 0.0 {
+            all.push(critical(
+                format!("{target} is damaged in {value} places"),
+                "'nacre status' names them; 'nacre check DIR --repair' repairs what it can.",
+            ));
+        }
+    });
     space(now, &mut all);
     grown(now, rates, &mut all);
     each_of_two(now, "nacre_connection_up", |mount, target, value| {

@@ -56,11 +56,14 @@ fn rates_are_those_between_two_snapshots() {
 
 #[test]
 fn what_is_down_full_or_growing_is_an_alert_with_what_to_do() {
-    let (before, now) = (snapshot(1000, 1000.0, counts(0, 10), 5), snapshot(3000, 5000.0, counts(9, 30), 9));
+    let before = snapshot(1000, 1000.0, counts(0, 10), 5);
+    let mut now = snapshot(3000, 5000.0, counts(9, 30), 9);
+    now.processes[0].sample.put("nacre_check_problems", &["OST0000"], 2.0);
     let view = View::of(Some(&before), &now);
     let texts: Vec<&str> = view.alerts.iter().map(|alert| alert.text.as_str()).collect();
     let expected = [
         "mdt0000 (MDT0000) does not answer",
+        "OST0000 is damaged in 2 places",
         "OST0000 has 2.0 % of its space left",
         "OST0000 evicted a client",
     ];

@@ -39,6 +39,9 @@ pub fn put_ost(sample: &mut Sample, target: &str, server: &ObjectServer) {
         ("nacre_store_scrubbed_bytes", store.scrubbed_bytes),
     ];
     put_all(sample, target, &counts);
+    if let Some(scrub) = server.scrub().map(|scrub| scrub.status()) {
+        put_check(sample, target, scrub.damaged.max(scrub.last_damaged), scrub.passes);
+    }
     let abilities = server.store().abilities();
     if let Some(device) = abilities.device_store {
         put_device(sample, target, device);
@@ -95,7 +98,13 @@ pub fn put_mdt(sample: &mut Sample, target: &str, mds: &Mds) {
     }
     put_locks(sample, target, &mds.mdlocks);
     put_owners(sample, mds);
+    let check = mds.scrub.status();
+    put_check(sample, target, check.left(), check.passes);
     sample.put("nacre_lock_waiters", &[target], mds.lock_waiters() as f64);
+}
+
+fn put_check(sample: &mut Sample, target: &str, problems: u64, passes: u64) {
+    put_all(sample, target, &[("nacre_check_problems", problems), ("nacre_check_passes", passes)]);
 }
 
 fn put_all(sample: &mut Sample, target: &str, counts: &[(&'static str, u64)]) {
