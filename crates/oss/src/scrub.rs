@@ -95,8 +95,8 @@ impl DataScrub {
     }
 
     /// Reads everything once, at `rate` bytes per second (0: as many as possible), from the beginning or where the last
-    /// walk has stopped.
-    pub fn order(&self, rate: u64, from_start: bool) {
+    /// walk has stopped. An attended order ends without [`DataScrub::attend`].
+    pub fn order(&self, rate: u64, from_start: bool, is_attended: bool) {
         let mut state = self.shared.state.lock();
         if from_start || state.status.is_complete {
             state.status.position = Fid::ZERO;
@@ -107,7 +107,7 @@ impl DataScrub {
             state.status = DataScrubStatus { passes, position, ..DataScrubStatus::default() };
         }
         (state.status.is_ordered, state.status.is_complete) = (true, false);
-        (state.order, state.attended) = (Some(rate), Some(Instant::now()));
+        (state.order, state.attended) = (Some(rate), is_attended.then(Instant::now));
         self.shared.changed.notify_all();
     }
 
@@ -120,7 +120,7 @@ impl DataScrub {
     /// Returns the state to the command that has given the order, and extends the order.
     pub fn attend(&self) -> DataScrubStatus {
         let mut state = self.shared.state.lock();
-        state.attended = Some(Instant::now());
+        state.attended = state.attended.map(|_| Instant::now());
         state.status.clone()
     }
 
@@ -181,7 +181,7 @@ impl Shared {
             if state.is_ending {
                 return None;
             }
-            if state.order.is_some() && state.attended.is_none_or(|asked| asked.elapsed() > ATTENDED) {
+            if state.order.is_some() && state.attended.is_some_and(|asked| asked.elapsed() > ATTENDED) {
                 (state.order, state.status.is_ordered) = (None, false);
             }
             let rest = state.rested.map_or(Duration::ZERO, |since| REST.saturating_sub(since.elapsed()));

@@ -130,6 +130,18 @@ fn damage(name: &str, backend: &str, images: impl Fn(&Cluster) -> Vec<PathBuf>) 
     assert!(fs::read(&good).expect("read") == bytes);
     let error = fs::read(&bad).expect_err("noticed");
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    let scrub = format!("obdfilter.{name}-OST0000.scrub");
+    cluster.lctl(&["set_param", &format!("{scrub}=start")]).success();
+    let state = wait::until(wait::SOON, "the scrub has read all data", || {
+        let text = get(&cluster, &format!("{scrub}_state"));
+        let state: serde_json::Value = serde_json::from_str(text.trim()).expect("JSON");
+        (state["is_complete"] == true).then_some(state)
+    });
+    assert_eq!(
+        (&state["found"], state["findings"].as_array().map(Vec::len)),
+        (&1.into(), Some(1)),
+        "{state}"
+    );
     cluster.stop();
 }
 

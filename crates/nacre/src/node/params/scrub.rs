@@ -70,7 +70,7 @@ pub fn enter_ost(filter: &Entries<'_, ObjectServer>) {
     filter.write("scrub", |server, text| {
         let scrub = scrub_of(server)?;
         match words_of(text)? {
-            Some(Words { resume, rate, .. }) => scrub.order(rate, !resume),
+            Some(Words { resume, rate, is_attended, .. }) => scrub.order(rate, !resume, is_attended),
             None => scrub.cancel(),
         }
         Ok(())
