@@ -39,7 +39,7 @@ use nacre_env::sync::RwLock;
 use nacre_layout::Layout;
 use nacre_lock::client::{ClientConfig, ClientStats, Effect};
 use nacre_lock::{LockHandle, Lvb, Need, ResourceId};
-use nacre_rpc::{MdsEndpoint, OssEndpoint};
+use nacre_rpc::{MdsEndpoint, OssEndpoint, Recovery};
 use nacre_types::{Capability, Fid, ObjectNeed, StatusResult, TargetId, TargetKind};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -82,6 +82,12 @@ pub(crate) trait Holder: Send + Sync {
     /// Writes back data that was written under a lock on an object, and drops what is cached under it, as the
     /// lock is about to be cancelled.
     fn flush_object(&self, home: &Home, object: Fid, need: &Need);
+    /// Replays changes that an OST has lost with its host, before other requests continue.
+    ///
+    /// # Errors
+    /// Those after which it has to be called again.
+    fn replay_data(&self, ost_index: u16, endpoint: &dyn OssEndpoint, recovery: Recovery)
+    -> StatusResult<()>;
     /// Drops what was cached under lost locks on objects of an OST.
     fn drop_lost(&self, ost_index: u16, lost: Vec<LostLock>);
     /// Writes back and drops everything of a file that is on the objects of this layout. No operation reads

@@ -1,6 +1,7 @@
 //! Requests to the objects of a file: to one directly, to several at once.
 
 pub(crate) mod idle;
+pub(crate) mod kept;
 pub(crate) mod logged;
 pub(crate) mod parallel;
 pub(crate) mod transfer;

@@ -6,6 +6,7 @@ mod changelog;
 pub(crate) mod dir_use;
 pub(crate) mod fan_out;
 pub(crate) mod joining;
+pub(crate) mod keepers;
 pub(crate) mod kept;
 pub(crate) mod mdt;
 mod quota;
@@ -22,6 +23,7 @@ use crate::objects::logged::Logged;
 use crate::quotas::Quotas;
 use crate::requests::capabilities::CapabilityTable;
 use crate::requests::joining::Joining;
+use crate::requests::keepers::Keepers;
 use crate::requests::mdt::{Answer, FidPool, Mdt, second_directory};
 use crate::requests::silent::{Signs, Silent};
 use crate::requests::targets::{MdtTable, OstTable};
@@ -52,6 +54,8 @@ pub struct Requests {
     pub(crate) faults: Faults,
     pub(crate) capabilities: CapabilityTable,
     pub(crate) quotas: Quotas,
+    /// Changes that OSTs may lose.
+    pub(crate) keepers: Keepers,
     lease: Arc<Lease>,
     nodes: Arc<NodeTable>,
     tasks: Arc<Tasks>,
@@ -94,6 +98,7 @@ impl Requests {
             faults: Faults::default(),
             capabilities: CapabilityTable::new(),
             quotas: Quotas::default(),
+            keepers: Keepers::default(),
             lease,
             nodes,
             tasks,
@@ -107,16 +112,18 @@ impl Requests {
         Ok(new)
     }
 
-    /// Ends all waits for MDTs.
+    /// Ends all waits for MDTs, and the thread for kept changes.
     pub(crate) fn stop(&self) {
         self.joining.stop();
+        self.keepers.stop();
     }
 
     /// Adds an OST that appeared while the client runs; false if the index is known already.
     pub fn add_ost(&self, index: u16, endpoint: Arc<dyn OssEndpoint>) -> bool {
         let endpoint = match index.checked_sub(TARGET_INDEX_MAX) {
-            Some(mdt) if !endpoint.is_local() => Arc::new(Logged::new(endpoint, mdt, self.me.clone())),
-            _ => endpoint,
+            _ if endpoint.is_local() => endpoint,
+            Some(mdt) => Arc::new(Logged::of_mdt(endpoint, mdt, self.me.clone())),
+            None => Arc::new(Logged::of_ost(endpoint, self.keepers.add(index, &self.me))),
         };
         self.osts.add(index, endpoint)
     }

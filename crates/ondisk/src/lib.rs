@@ -7,6 +7,7 @@
 
 pub mod block;
 pub mod changelog;
+pub mod changes;
 mod codec;
 pub mod data;
 pub mod dirent;
@@ -24,6 +25,7 @@ pub mod superblock;
 pub mod untrusted;
 
 pub use changelog::{ChangeRecord, ChangeUserRecord, ChangesHeadRecord};
+pub use changes::{DataMarkRecord, DataRunRecord};
 pub use codec::DecodeError;
 pub use data::DataRecord;
 pub use dirent::{DirentRecord, LinkRecord, XattrRecord};

@@ -8,9 +8,9 @@ use crate::object::{ObjectStoreRecord, SequenceRecord, SumsRecord};
 use crate::quota::{limit_key, split_limit_key, split_use_key, use_key};
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::{
-    ChangeRecord, ChangeUserRecord, ChangesHeadRecord, ClientRecord, DataRecord, DirentRecord, GraceRecord,
-    InodeRecord, LimitRecord, LinkRecord, MdtRecord, OstMarkRecord, OwnerRecord, ReplyRecord, RunsRecord,
-    ScrubRecord, UseRecord, XattrRecord, members, start,
+    ChangeRecord, ChangeUserRecord, ChangesHeadRecord, ClientRecord, DataMarkRecord, DataRecord,
+    DataRunRecord, DirentRecord, GraceRecord, InodeRecord, LimitRecord, LinkRecord, MdtRecord, OstMarkRecord,
+    OwnerRecord, ReplyRecord, RunsRecord, ScrubRecord, UseRecord, XattrRecord, members, start,
 };
 use nacre_types::Fid;
 
@@ -105,6 +105,8 @@ fn read_ost(kind: u8, bytes: &[u8]) {
                 assert_eq!(use_key(resource, id), bytes);
             }
         }
+        28 => record!(bytes, DataRunRecord::decode),
+        29 => record!(bytes, DataMarkRecord::decode),
         _ => {}
     }
 }
@@ -287,6 +289,11 @@ mod tests {
             (25, OwnerRecord { owners, counted: 5, is_active: true, place: Some(place) }.encode().to_vec()),
             (26, UseRecord { used: 5, slice: Some(6) }.encode().to_vec()),
             (27, use_key(QuotaResource::Inodes, id).to_vec()),
+            (
+                28,
+                DataRunRecord { first: 5, committed: 4, lacking: 5, ..Default::default() }.encode().to_vec(),
+            ),
+            (29, DataMarkRecord { run: 5, number: 4 }.encode().to_vec()),
         ]
     }
 

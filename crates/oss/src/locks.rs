@@ -5,16 +5,17 @@ use crate::arguments::check_object;
 use crate::clients::LockClients;
 use crate::grants::Grants;
 use crate::outcome::Refusal;
+use crate::replay::replayed_by;
 use crate::service::{ObjectServer, attr};
 use crate::stats::Operation;
 use nacre_dlm::{LocalLock, LockOwner};
 use nacre_env::sync::Mutex;
 use nacre_lock::{Extent, Lvb, Mode, Need, Policy, ResourceId};
 use nacre_rpc::{Export, ExportChange};
-use nacre_store::object::ObjectStore;
-use nacre_types::{ClientUuid, Fid, Status, StatusResult, Timestamp};
+use nacre_store::object::{ObjectError, ObjectStore};
+use nacre_types::{ClientUuid, Fid, Status, StatusResult, Timestamp, TransNo};
 use nacre_wire::lock::{IoLock, LockRequest};
-use nacre_wire::oss::ObjectAttr;
+use nacre_wire::oss::{ObjectAttr, OssReply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -83,6 +84,10 @@ impl LockOwner for Target {
 pub(crate) struct ChangeGuard<'a> {
     _lock: Option<LocalLock<'a>>,
     _change: Option<ExportChange<'a>>,
+    /// True if the client keeps the change until it is durable.
+    keeps: bool,
+    /// Number of the change that is replayed.
+    pub(crate) replayed: Option<TransNo>,
 }
 
 impl ObjectServer {
@@ -97,14 +102,58 @@ impl ObjectServer {
         extent: Option<Extent>,
     ) -> StatusResult<ChangeGuard<'a>> {
         let resource = ResourceId::of_fid(&object);
-        let Some(extent) = extent else { return Ok(ChangeGuard { _lock: None, _change: None }) };
+        let replayed = replayed_by(lock);
+        let keeps = replayed.is_none() && self.is_keeper(export);
+        let Some(extent) = extent else {
+            return Ok(ChangeGuard { _lock: None, _change: None, keeps, replayed });
+        };
         let need = Need::extent(Mode::Pw, extent.aligned_to_pages());
         let (lock, change) = match lock {
-            IoLock::Lease => (None, Some(export.begin_change().ok_or(Status::EVICTED)?)),
+            // Nobody else gets to the data before the replay is over.
+            IoLock::Lease | IoLock::Replay(_) => (None, Some(export.begin_change().ok_or(Status::EVICTED)?)),
             IoLock::Held => (Some(self.locks.lock_held(export, &resource, need)?), None),
             IoLock::Server => (Some(self.locks.lock_local(&resource, need, Some(export))?), None),
         };
-        Ok(ChangeGuard { _lock: lock, _change: change })
+        Ok(ChangeGuard { _lock: lock, _change: change, keeps, replayed })
+    }
+
+    /// True for a client that keeps its changes: it is on the list of clients that the next run waits for.
+    fn is_keeper(&self, export: &Export) -> bool {
+        let Some((changes, clients)) = self.changes.as_ref().zip(self.target.clients.as_ref()) else {
+            return false;
+        };
+        if !changes.note_keeper(export) {
+            return false;
+        }
+        let added = clients.add(export);
+        if let Err(error) = &added {
+            log::warn!("OST{:04x}: client {} keeps no changes: {error}", self.target.index, export.client);
+        }
+        added.is_ok()
+    }
+
+    /// Numbers a change, and adds to the reply what its client needs to keep it.
+    pub(crate) fn numbered(
+        &self,
+        export: &Export,
+        object: Fid,
+        change: &ChangeGuard<'_>,
+        reply: OssReply,
+    ) -> OssReply {
+        let numbers =
+            self.changes.as_ref().and_then(|changes| changes.note(export.client, object, change.replayed));
+        match numbers {
+            Some((number, committed)) if change.keeps => reply.logged(number, committed),
+            _ => reply,
+        }
+    }
+
+    /// Makes an object durable.
+    pub(crate) fn sync_object(&self, object: Fid) -> Result<(), ObjectError> {
+        match &self.changes {
+            Some(changes) => changes.sync(object),
+            None => self.target.store.sync(object),
+        }
     }
 
     /// Takes the lock that a request needs to read these bytes. A client discards what it reads under a lock
@@ -123,6 +172,7 @@ impl ObjectServer {
             IoLock::Lease => Ok(None),
             IoLock::Held => self.locks.check_held(export, &resource, need).map(|()| None),
             IoLock::Server => self.locks.lock_local(&resource, need, Some(export)).map(Some),
+            IoLock::Replay(_) => Err(Status::EPROTO),
         }
     }
 

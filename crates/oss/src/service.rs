@@ -2,6 +2,7 @@
 
 use crate::arguments::{check_bulk, check_count, check_object, check_objects, check_range, check_sequence};
 use crate::capabilities::Capabilities;
+use crate::changes::Changes;
 use crate::clients::LockClients;
 use crate::describe::{described, fallocate, make_faults, operation_of, seek};
 use crate::destroyed::Destroyed;
@@ -9,6 +10,7 @@ use crate::examine::{examine, list};
 use crate::locks::Target;
 use crate::outcome::{Outcome, Refusal};
 use crate::quota::{Charged, Quota, charge_in_fs};
+use crate::replay::{self, Replays};
 use crate::room::Room;
 use crate::scrub::DataScrub;
 use crate::seldom::{Seldom, is_expected};
@@ -29,9 +31,10 @@ use nacre_quota::{Book, Owned};
 use nacre_rpc::{Call, Direction, Export, Exports, Hold, Moment, OssService, ReadCall};
 use nacre_store::object::trim::Trimmer;
 use nacre_store::object::{ObjectAttr, ObjectError, ObjectStore};
+use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::nodemap::Nodemaps;
 use nacre_types::{Capability, ClientUuid, Fid, JobId, Nid, Status, StatusResult, TargetId};
-use nacre_wire::lock::IoLock;
+use nacre_wire::lock::{IoLock, LockRequest};
 use nacre_wire::oss::{self, Advice, Bulk, Charge, FallocateKind, OssReply, OssRequest, OwnedObject, Statfs};
 use std::io;
 use std::path::Path;
@@ -68,6 +71,9 @@ pub struct ObjectServer {
     pub(crate) versions: Versions,
     capabilities: Capabilities,
     destroyed: Destroyed,
+    /// Numbers of changes; `None` if clients have nothing to keep: the store has no index, or is that of an MDT.
+    pub(crate) changes: Option<Changes>,
+    pub(crate) replays: Replays,
     /// Thread of the locks, started with the first client.
     timer: Mutex<Option<Timer>>,
     pub(crate) counters: Counters,
@@ -93,10 +99,10 @@ impl ObjectServer {
     }
 
     /// Creates a service that stores the list of clients with locks in `dir`, the target's directory, and
-    /// waits for those of the last run to replay them.
+    /// waits for those of the last run to replay them, and what the host has lost.
     ///
     /// # Errors
-    /// If the directory cannot be read, or a thread cannot be started.
+    /// If the directory or the store cannot be read, or a thread cannot be started.
     pub fn open(
         store: Arc<dyn ObjectStore>,
         index: u16,
@@ -106,7 +112,9 @@ impl ObjectServer {
         let (clients, expected) = LockClients::open(dir)?;
         let awaited = expected.len();
         let server = ObjectServer::with(store, index, Some(clients), expected, config);
-        let server = ObjectServer { quota: Quota::open(&server.target)?, ..server };
+        let is_numbered = index < TARGET_INDEX_MAX && server.target.store.abilities().index.is_some();
+        let changes = if is_numbered { Some(Changes::begin(&server.target.store)?) } else { None };
+        let server = ObjectServer { quota: Quota::open(&server.target)?, changes, ..server };
         if awaited > 0 {
             let window = config.recovery_window.as_secs();
             log::info!("{}: recovery of {awaited} clients, for {window} s at most", TargetId::ost(index));
@@ -139,6 +147,8 @@ impl ObjectServer {
             versions: Versions::default(),
             capabilities: Capabilities::default(),
             destroyed: Destroyed::default(),
+            changes: None,
+            replays: Replays::default(),
             timer: Mutex::new(None),
             counters: Counters::default(),
             brw: Arc::default(),
@@ -291,6 +301,7 @@ impl ObjectServer {
             scrub.end();
         }
         self.quota.stop();
+        self.changes.as_ref().map_or(Ok(()), Changes::end).map_err(StopError::Store)?;
         self.target.store.close().map_err(StopError::Store)
     }
 
@@ -313,14 +324,17 @@ impl ObjectServer {
     /// Runs a request; each kind has a method of its own.
     fn run(&self, export: &Export, request: &OssRequest, bulk: Bulk<'_>) -> Outcome {
         make_faults(request)?;
-        let outcome = self.run_request(export, request, bulk);
+        let outcome = match replay::number_of(request) {
+            Some(number) => replay::replay(self, export, request, number, bulk),
+            None => self.run_request(export, request, bulk),
+        };
         if matches!(request, OssRequest::Write { .. }) {
             fault::crash(Point::OstWrittenCrash);
         }
         outcome
     }
 
-    fn run_request(&self, export: &Export, request: &OssRequest, bulk: Bulk<'_>) -> Outcome {
+    pub(crate) fn run_request(&self, export: &Export, request: &OssRequest, bulk: Bulk<'_>) -> Outcome {
         match request {
             OssRequest::Write { object, offset, sync, granted, lock, written, charge, .. } => {
                 let (sync, granted, lock) = (*sync, *granted, *lock);
@@ -338,9 +352,10 @@ impl ObjectServer {
                 check_object(*object, self.target.index)?;
                 check_range(*size, 0)?;
                 self.check_there(*object, *written)?;
-                let _change = self.lock_change(export, *lock, *object, Extent::new(*size, Extent::EOF))?;
+                let change = self.lock_change(export, *lock, *object, Extent::new(*size, Extent::EOF))?;
                 let charge = &charge_in_fs(export, charge);
-                self.changed(*object, charge, self.target.store.truncate(*object, *size), 0)
+                let changed = self.changed(*object, charge, self.target.store.truncate(*object, *size))?;
+                Ok((self.numbered(export, *object, &change, changed), 0))
             }
             OssRequest::Fallocate { object, kind, offset, len, lock, written, charge } => {
                 let (object, written, offset, len) = (*object, *written, *offset, *len);
@@ -369,6 +384,9 @@ impl ObjectServer {
             OssRequest::Locks { request } => {
                 self.check_lock_request(request)?;
                 let outcome = self.locks.handle(&*self.target, export, request)?;
+                if matches!(request, LockRequest::ReplayDone) {
+                    self.replays.wake();
+                }
                 Ok((outcome.map_or(OssReply::Done, OssReply::Locked), 0))
             }
             OssRequest::Evict { client } => {
@@ -433,13 +451,12 @@ impl ObjectServer {
         object: Fid,
         charge: &Charge,
         after: Result<ObjectAttr, ObjectError>,
-        amount: u64,
-    ) -> Outcome {
+    ) -> Result<OssReply, Refusal> {
         self.object_changed(object);
         let after = after?;
         self.refuse_destroyed(object)?;
         self.quota.count_change(object, charge, &after);
-        Ok((OssReply::Attr(attr(after)), amount))
+        Ok(OssReply::Attr(attr(after)))
     }
 
     /// Destroys an object once more that a late change has created again.
@@ -461,23 +478,27 @@ impl ObjectServer {
         check_object(object, self.target.index)?;
         check_range(offset, len)?;
         self.check_there(object, written)?;
-        let _change = self.lock_change(export, lock, object, extent(offset, len))?;
+        let change = self.lock_change(export, lock, object, extent(offset, len))?;
         let charged = match kind {
             FallocateKind::Punch => (None, false),
             _ => self.quota.charge(export, what)?,
         };
         let after = self.target.store.fallocate(object, fallocate(kind), offset, len);
         self.quota.charged(charged);
-        self.changed(object, charge, after, len)
+        let changed = self.changed(object, charge, after)?;
+        Ok((self.numbered(export, object, &change, changed), len))
     }
 
     fn sync(&self, object: Option<Fid>) -> Outcome {
         match object {
             Some(object) => {
                 check_object(object, self.target.index)?;
-                self.target.store.sync(object)?;
+                self.sync_object(object)?;
             }
-            None => self.target.store.sync_all()?,
+            None => match &self.changes {
+                Some(changes) => changes.sync_all()?,
+                None => self.target.store.sync_all()?,
+            },
         }
         Ok((OssReply::Done, 0))
     }
@@ -506,6 +527,9 @@ impl ObjectServer {
 
     fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Outcome {
         check_sequence(sequence, self.target.index)?;
+        if let Some(changes) = &self.changes {
+            changes.note_destroyed(&changes.changed_above(sequence, last_used))?;
+        }
         let first = self.target.store.abilities().ids_of(sequence)?.destroy_orphans(sequence, last_used)?;
         self.quota.count_destroyed(|accounts| accounts.destroyed_above(sequence, last_used));
         self.room.look_again();
@@ -516,6 +540,9 @@ impl ObjectServer {
         check_objects(objects, self.target.index)?;
         // Before: a change that creates an object again finds it noted.
         self.destroyed.note(objects);
+        if let Some(changes) = &self.changes {
+            changes.note_destroyed(objects)?;
+        }
         let count = self.target.store.destroy(objects)?;
         self.quota.count_destroyed(|accounts| accounts.destroyed(objects));
         objects.iter().for_each(|object| self.object_changed(*object));
@@ -535,14 +562,16 @@ impl ObjectServer {
         let Bulk::Send(data) = bulk else { return Err(Status::EPROTO.into()) };
         check_bulk(data.len())?;
         check_range(offset, data.len() as u64)?;
-        let _change = self.lock_change(export, how.lock, object, extent(offset, data.len() as u64))?;
+        let change = self.lock_change(export, how.lock, object, extent(offset, data.len() as u64))?;
         self.check_there(object, how.written)?;
-        let WriteHow { charge, written, granted, .. } = *how;
+        let WriteHow { charge, written, .. } = *how;
+        // A replayed change had its space before.
+        let granted = how.granted || change.replayed.is_some();
         let len = data.len() as u64;
         let charged =
             self.quota.charge(export, &Charged { object, charge, written, offset, len, granted })?;
         let transfer = self.begin_transfer(export, Direction::Write, offset, len);
-        let written = match how.granted {
+        let written = match granted {
             true => self.target.store.write_promised(object, offset, data),
             false => self.target.store.write(object, offset, data),
         };
@@ -553,11 +582,13 @@ impl ObjectServer {
         let written = written?;
         self.refuse_destroyed(object)?;
         assert!(written <= data.len(), "the range was checked, and no more than that is written");
-        if how.sync {
-            self.target.store.sync(object)?;
-        }
         // No truncation: `check_bulk` limits the length.
-        Ok((OssReply::Written { bytes: written as u32, is_near_quota }, written as u64))
+        let reply = OssReply::Written { bytes: written as u32, is_near_quota };
+        let reply = self.numbered(export, object, &change, reply);
+        if how.sync {
+            self.sync_object(object)?;
+        }
+        Ok((reply, written as u64))
     }
 
     fn read(
@@ -744,6 +775,7 @@ impl ObjectServer {
         if let Some(standing) = export.standing() {
             check_standing(&standing, request)?;
         }
+        replay::await_others(self, export, request)?;
         let operation = operation_of(request);
         let job = call.job.map(|job| (job, Instant::now()));
         self.hold.pass(Moment::Before, request);

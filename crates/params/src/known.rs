@@ -221,6 +221,8 @@ const SETTABLE: &[Group] = &[
             ("conns_per_peer", Rule::Number(1, 16)),
             ("idle_timeout", Rule::Number(0, 50)),
             ("max_dirty_mb", Rule::Size { unit: MIB, min: 1, max: 2047 * MIB, step: 1 }),
+            ("max_kept_age", Rule::Number(1, 600)),
+            ("max_kept_mb", Rule::Number(0, 2047)),
             ("max_pages_per_rpc", Rule::Size { unit: 4 * KIB, min: 64 * KIB, max: 4 * MIB, step: 4 * KIB }),
             ("max_rpcs_in_flight", Rule::Number(1, 256)),
             ("resend_count", Rule::Number(0, 1000)),

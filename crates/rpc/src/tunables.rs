@@ -43,6 +43,11 @@ pub enum Tunable {
     /// `idle_timeout`: seconds after which idle connections to an object target are closed, 0 for never, at
     /// most 50.
     IdleTimeout,
+    /// `max_kept_mb`: MiB of acknowledged changes that are kept for one object target on another host until they are
+    /// durable there, 0 to keep none, at most 2047.
+    MaxKeptMb,
+    /// `max_kept_age`: seconds after which the target is asked to make kept changes durable, 1 to 600.
+    MaxKeptAge,
     /// `active`: 0 if the target is deactivated; requests then fail at once. Set by
     /// [`crate::api::OssEndpoint::set_active`].
     Active,
@@ -62,6 +67,8 @@ impl Tunable {
             Tunable::ChecksumType => ChecksumType::Crc32c as u64,
             Tunable::ResendCount => 10,
             Tunable::IdleTimeout => 20,
+            Tunable::MaxKeptMb => 64,
+            Tunable::MaxKeptAge => 5,
         }
     }
 
@@ -85,6 +92,8 @@ impl Tunable {
             Tunable::ConnsPerPeer => within(1..=16),
             Tunable::ResendCount => within(0..=1000),
             Tunable::IdleTimeout => within(0..=50),
+            Tunable::MaxKeptMb => within(0..=2047),
+            Tunable::MaxKeptAge => within(1..=600),
         }
     }
 }
@@ -187,6 +196,16 @@ impl Tunables {
     /// Returns the idle time after which a connection is closed, `None` for never.
     pub fn idle_timeout(&self) -> Option<Duration> {
         Some(self.get(Tunable::IdleTimeout)).filter(|&s| s > 0).map(Duration::from_secs)
+    }
+
+    /// Returns the most bytes of acknowledged changes that are kept until they are durable.
+    pub fn kept_bytes_max(&self) -> u64 {
+        self.get(Tunable::MaxKeptMb) << 20
+    }
+
+    /// Returns the age of a kept change at which the target is asked to make it durable.
+    pub fn kept_age_max(&self) -> Duration {
+        Duration::from_secs(self.get(Tunable::MaxKeptAge))
     }
 }
 

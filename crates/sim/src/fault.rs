@@ -108,20 +108,21 @@ pub(crate) fn evicts(timed: &Timed) -> bool {
 /// Returns what these faults allow.
 pub(crate) fn rules(faults: &[Timed]) -> Rules {
     let mut rules = Rules::default();
-    let mut loses_power = false;
+    let (mut loses_power, mut ost_loses_power) = (false, false);
     for timed in faults {
         let Timed { lasts, fault, .. } = timed;
         rules.downtime |= *lasts >= EVICTION;
         match fault {
             Fault::Power(Node::Mdt(_)) => loses_power = true,
-            Fault::Power(_) => rules.ost_power = true,
+            Fault::Power(_) => ost_loses_power = true,
             Fault::Partition { .. } | Fault::Isolate(_) | Fault::Pause(_) => rules.evictions |= evicts(timed),
             Fault::Full(_) => rules.full = true,
             Fault::IoErrors(_) => rules.io_errors = true,
             Fault::Break(_) | Fault::Kill(_) | Fault::Clock(..) | Fault::Slow(..) => {}
         }
     }
-    // Clients replay what MDTs lose, unless they are evicted meanwhile.
+    // Clients replay what targets lose, unless they are evicted meanwhile, or the target takes no data again.
     rules.mdt_power = loses_power && rules.evictions;
+    rules.ost_power = ost_loses_power && (rules.evictions || rules.full || rules.io_errors);
     rules
 }

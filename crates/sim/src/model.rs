@@ -25,7 +25,8 @@ pub(crate) struct Rules {
     /// Hosts of MDTs lose power while clients are away that would replay the loss: changes of the last second may be
     /// lost, and `fsync` and `close` report `EIO`.
     pub(crate) mdt_power: bool,
-    /// Hosts of OSTs lose power: data that was not synced may be lost.
+    /// Hosts of OSTs lose power while clients are away, or disks fail or are full, that would replay the loss or take
+    /// it: data that was not synced may be lost.
     pub(crate) ost_power: bool,
     /// Clients can be unreachable for so long that servers evict them.
     pub(crate) evictions: bool,
@@ -200,11 +201,12 @@ impl Model {
         match incident {
             // Nothing is lost.
             Incident::MdtKill(_) => {}
+            // Clients replay what is lost.
+            Incident::OstPower(_) if !self.rules.ost_power => {}
+            Incident::MdtPower(_) if !self.rules.mdt_power => {}
             Incident::OstPower(_) | Incident::Eviction => {
                 self.change_all(|_, inode| inode.content.lose_all())
             }
-            // Clients replay what is lost.
-            Incident::MdtPower(_) if !self.rules.mdt_power => {}
             Incident::MdtPower(_) => {
                 self.cut.get_or_insert(time);
                 self.change_all(|fid, inode| {

@@ -195,3 +195,84 @@ fn a_directory_does_not_outlive_the_one_above_it_on_an_mdt_that_loses_power() {
     };
     is_right_with(shape, &[make, Vec::new()], &[away, power]);
 }
+
+fn power_of(ost: u8, at_ms: u64, lasts_ms: u64) -> Timed {
+    let (at, lasts) = (Duration::from_millis(at_ms), Duration::from_millis(lasts_ms));
+    Timed { at, lasts, fault: Fault::Power(Node::Ost(ost)) }
+}
+
+/// Bytes of a file behind what its MDT has.
+fn write_at(slot: u8, offset: u64, len: u32, sync: bool) -> Operation {
+    Operation::Write { slot, offset: (128 << 10) + offset, len, sync }
+}
+
+fn read_at(slot: u8, offset: u64, len: u32) -> Operation {
+    Operation::Read { slot, offset: (128 << 10) + offset, len }
+}
+
+fn pause(ms: u32) -> Operation {
+    Operation::Sleep { ms }
+}
+
+/// Every second OST has the back end `block`.
+const BOTH_BACK_ENDS: Shape = Shape { mdts: 1, osts: 2, clients: 2 };
+
+#[test]
+fn data_that_was_not_synced_is_there_after_the_hosts_of_osts_have_lost_power() {
+    let of_file = |number| {
+        let close = Operation::Close { slot: 0 };
+        [open(0, number, false), write_at(0, 0, 5000, false), write_at(0, 100, 70_000, false), close]
+    };
+    let writes = (0..4).flat_map(of_file).collect::<Vec<_>>();
+    let look = |number| [open(0, number, false), read_at(0, 0, 80_000), Operation::Close { slot: 0 }];
+    let looks = (0..4).flat_map(look).collect::<Vec<_>>();
+    let reads = [vec![pause(2000)], looks.clone()].concat();
+    let first = [writes, vec![pause(1500)], looks].concat();
+    is_right_with(BOTH_BACK_ENDS, &[first, reads], &[power_of(0, 900, 500), power_of(1, 1000, 300)]);
+}
+
+#[test]
+fn an_overwritten_change_is_not_replayed_over_what_another_client_has_synced() {
+    let first = vec![open(0, 0, false), write_at(0, 0, 5000, false), pause(1500), read_at(0, 0, 9000)];
+    let sync = Operation::Fsync { slot: 0 };
+    let write = write_at(0, 1000, 5000, false);
+    let second = vec![pause(300), open(0, 0, false), write, sync, pause(1200), read_at(0, 0, 9000)];
+    for ost in 0..2 {
+        is_right_with(BOTH_BACK_ENDS, &[first.clone(), second.clone()], &[power_of(ost, 900, 300)]);
+    }
+}
+
+#[test]
+fn changes_of_two_clients_are_replayed_in_their_order() {
+    let cut = |size| Operation::Truncate { path: path(0), size: (128 << 10) + size };
+    let begin = |ms| vec![pause(ms), open(0, 0, false)];
+    let step = |offset| vec![write_at(0, offset, 4096, false), pause(20), cut(3000 + offset / 2), pause(15)];
+    let end = vec![pause(1200), read_at(0, 0, 30_000), Operation::Stat { path: path(0) }];
+    let program = |ms| [begin(ms), step(0), step(5000), step(2000), step(9000), end.clone()].concat();
+    for ost in 0..2 {
+        is_right_with(BOTH_BACK_ENDS, &[program(0), program(10)], &[power_of(ost, 180, 400)]);
+    }
+}
+
+#[test]
+fn a_second_power_cut_or_kill_during_the_replay_loses_nothing() {
+    let writes: Vec<Operation> = (0..20).map(|number| write_at(0, number * 3000, 4096, false)).collect();
+    let end = vec![pause(2500), read_at(0, 0, 70_000)];
+    let program = |ms| [vec![pause(ms), open(0, 0, false)], writes.clone(), end.clone()].concat();
+    for (ost, later_ms) in [(0, 0), (1, 1), (0, 3), (1, 7), (0, 200), (1, 2000)] {
+        let again = power_of(ost, 702 + later_ms, 300);
+        let kill = Timed { fault: Fault::Kill(Node::Ost(ost)), ..again };
+        let first = power_of(ost, 400, 300);
+        is_right_with(BOTH_BACK_ENDS, &[program(0), program(5)], &[first, again]);
+        is_right_with(BOTH_BACK_ENDS, &[program(0), program(5)], &[first, kill]);
+    }
+}
+
+#[test]
+fn an_object_that_was_destroyed_is_not_made_again_by_the_replay() {
+    let write = vec![open(0, 0, false), write_at(0, 0, 5000, false), Operation::Close { slot: 0 }];
+    let remove = vec![pause(300), Operation::Unlink { path: path(0) }, pause(1500)];
+    for ost in 0..2 {
+        is_right_with(BOTH_BACK_ENDS, &[write.clone(), remove.clone()], &[power_of(ost, 600, 300)]);
+    }
+}

@@ -291,6 +291,12 @@ pub trait ObjectStore: Send + Sync {
 pub const OWNERS: Table = Table(6);
 /// Uses of the last run in the index of a store: resource and id -> use record.
 pub const USES: Table = Table(7);
+/// The run of the object server in the index of a store: `run` -> run record.
+pub const DATA_RUN: Table = Table(8);
+/// Changes that clients do not replay in the index of a store: FID in key form -> mark record.
+pub const DATA_MARKS: Table = Table(9);
+/// Progress of the replay of clients in the index of a store: UUID -> mark record.
+pub const DATA_REPLAYED: Table = Table(10);
 
 /// Most objects that [`Ids::destroy_orphans`] takes for orphans: five times the largest reservation (20000),
 /// as in Lustre.

@@ -449,6 +449,8 @@ fn ways_to_targets_stay_within_their_bounds() {
             ("conns_per_peer", "0", "17"),
             ("idle_timeout", "-1", "4294967296"),
             ("resend_count", "-1", "4294967296"),
+            ("max_kept_age", "0", "601"),
+            ("max_kept_mb", "-1", "2048"),
             ("max_rpcs_in_flight", "0", "257"),
             ("max_dirty_mb", "0", "2048"),
         ] {

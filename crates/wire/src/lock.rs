@@ -4,14 +4,14 @@
 //! why that is harmless.
 
 use crate::codec::{
-    Decode, DecodeError, DecodeResult, Encode, Reader, put_list, wire_code, wire_enum, wire_newtype,
-    wire_struct,
+    Decode, DecodeError, DecodeResult, Encode, Reader, put_list, wire_enum, wire_newtype, wire_struct,
 };
 use crate::mds::LeaseGrant;
 use nacre_lock::{
     Enqueue, EnqueueFlags, Extent, InodeBits, LockGrant, LockHandle, Lvb, Mode, ModeSet, Need, Outcome,
     Policy, Refusal, ResourceId, Wanted,
 };
+use nacre_types::TransNo;
 
 /// Request of a client to the lock server of a target. Reply: a lock outcome for `Enqueue` and `Replay`,
 /// otherwise `Done`.
@@ -100,17 +100,19 @@ pub enum ServerMessage {
 
 /// Protection of the bytes that a request reads or changes against other clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u8)]
 pub enum IoLock {
     /// The client is the only one of its file system, or coherence does not matter.
     #[default]
-    Lease = 0,
+    Lease,
     /// The client holds a lock that covers the bytes. If it has lost that lock, the request is refused with
     /// `EIO`: other clients may have changed the bytes.
-    Held = 1,
+    Held,
     /// The target locks for the duration of the request: other clients write out and drop what they cache
     /// there.
-    Server = 2,
+    Server,
+    /// The change is the one that the target acknowledged with this number and lost with its host: changes are replayed
+    /// in the order of their numbers, before any other request. A change that the target still has is not repeated.
+    Replay(TransNo),
 }
 
 wire_newtype!(LockHandle);
@@ -119,7 +121,7 @@ wire_struct!(Wanted { modes, policy });
 wire_struct!(Lvb { size_bytes, blocks, atime, mtime, ctime });
 wire_struct!(LockGrant { need, lvb });
 wire_struct!(Enqueue { handle, resource, need, optional, flags });
-wire_code!(IoLock { 0 = Lease, 1 = Held, 2 = Server });
+wire_enum!(IoLock { 0 = Lease, 1 = Held, 2 = Server, 3 = Replay(number) });
 
 wire_enum!(Policy {
     0 = Extent(extent),

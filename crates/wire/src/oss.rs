@@ -353,14 +353,14 @@ impl OssRequest {
         Some(ObjectNeed { object, any_of })
     }
 
-    /// True if it may wait until another client releases a lock.
+    /// True if it may wait until another client releases a lock, or replays a change.
     pub const fn waits_for_locks(&self) -> bool {
         match self {
             OssRequest::Write { lock, .. }
             | OssRequest::Read { lock, .. }
             | OssRequest::Truncate { lock, .. }
             | OssRequest::Fallocate { lock, .. }
-            | OssRequest::Seek { lock, .. } => matches!(lock, IoLock::Server),
+            | OssRequest::Seek { lock, .. } => matches!(lock, IoLock::Server | IoLock::Replay(_)),
             OssRequest::GetAttr { glimpse, .. } => *glimpse,
             OssRequest::Locks { .. } => true,
             _ => false,
@@ -433,19 +433,19 @@ pub enum OssReply {
     Quota(QuotaReport),
     /// Objects as the OST knows them.
     Known(Vec<KnownObject>),
-    /// Reply to a remote client that changed data in the log of a metadata target, which may lose it with its host:
-    /// the client keeps the change until it is durable.
+    /// Reply to a client on another host that changed data, which the target may lose with its host: the client keeps
+    /// the change until it is durable.
     Logged {
-        /// Transaction of the change.
+        /// Transaction of the change in the log of a metadata target; its number at an object target.
         transno: TransNo,
-        /// Transaction up to which everything in the log is durable.
+        /// Transaction or number up to which everything is durable.
         last_committed: TransNo,
         /// The reply itself.
         reply: LoggedReply,
     },
 }
 
-/// Reply to a change of data in a log.
+/// Reply to a change of data that the client keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LoggedReply {
     /// As [`OssReply::Written`].
@@ -469,7 +469,7 @@ impl From<LoggedReply> for OssReply {
 }
 
 impl OssReply {
-    /// Adds the transaction of a change in a log to its reply, and the newest durable transaction.
+    /// Adds the number of a change to its reply, and the newest durable one.
     pub fn logged(self, transno: TransNo, last_committed: TransNo) -> OssReply {
         let reply = match self {
             OssReply::Written { bytes, is_near_quota } => LoggedReply::Written { bytes, is_near_quota },

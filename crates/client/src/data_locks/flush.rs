@@ -12,7 +12,7 @@ use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_layout::{Layout, object_ranges};
 use nacre_lock::{Lvb, Mode, Need, ResourceId};
-use nacre_rpc::{MdsEndpoint, OssEndpoint};
+use nacre_rpc::{MdsEndpoint, OssEndpoint, Recovery};
 use nacre_types::{Capability, Fid, ObjectNeed, StatusResult, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -57,6 +57,15 @@ impl Holder for DataLocks {
         }
         self.drop_cached(&file, |hull| file_ranges(&home.layout, object, (start, end), hull));
         file.lock_era.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn replay_data(
+        &self,
+        ost_index: u16,
+        endpoint: &dyn OssEndpoint,
+        recovery: Recovery,
+    ) -> StatusResult<()> {
+        self.requests.keepers.replay(ost_index, endpoint, recovery)
     }
 
     fn drop_lost(&self, ost_index: u16, lost: Vec<LostLock>) {

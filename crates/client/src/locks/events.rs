@@ -49,6 +49,10 @@ impl OstEvents {
 impl OssEvents for OstEvents {
     fn reconnected(&self, endpoint: &dyn OssEndpoint, recovery: Recovery) -> StatusResult<()> {
         let ost_index = self.ost_index;
+        if let Some(holder) = self.locks.holder() {
+            // Before the end of the replay of locks, which the OST takes for the end of all.
+            holder.replay_data(ost_index, endpoint, recovery)?;
+        }
         match recovery {
             Recovery::None => Ok(()),
             Recovery::ServerRestarted => {

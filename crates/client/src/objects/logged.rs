@@ -1,5 +1,7 @@
-//! The endpoint of the data part of an MDT: changes of data in the MDT's log are kept until they are durable.
+//! The endpoint of an object target on another host: acknowledged changes are kept until they are durable. Those of
+//! the data part of an MDT are in the MDT's log, and replayed with its other changes.
 
+use crate::objects::kept::{Keeping, Kept};
 use crate::requests::Requests;
 use nacre_rpc::{ImportInfo, OssEndpoint, RpcStats, Started, Tunables};
 use nacre_types::{Fid, StatusResult};
@@ -8,9 +10,8 @@ use nacre_wire::replay::{DataChange, MessageBytes, ReplayedChange};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// See the [module documentation](self).
-pub(crate) struct Logged {
-    inner: Arc<dyn OssEndpoint>,
+/// The data part of an MDT.
+struct MdtData {
     /// Index of the MDT.
     mdt_index: u16,
     requests: Weak<Requests>,
@@ -18,16 +19,19 @@ pub(crate) struct Logged {
     epoch: OnceLock<u64>,
 }
 
-impl Logged {
-    pub fn new(inner: Arc<dyn OssEndpoint>, mdt_index: u16, requests: Weak<Requests>) -> Logged {
-        Logged { inner, mdt_index, requests, epoch: OnceLock::new() }
-    }
-
+impl MdtData {
     /// Keeps a change if it is in the log; returns the reply itself.
-    fn keep(&self, reply: OssReply, change: impl FnOnce() -> Option<(Fid, DataChange)>) -> OssReply {
+    fn keep(
+        &self,
+        inner: &dyn OssEndpoint,
+        reply: OssReply,
+        request: &OssRequest,
+        data: Option<&[u8]>,
+    ) -> OssReply {
         let OssReply::Logged { transno, last_committed, reply } = reply else { return reply };
-        self.epoch.get_or_init(|| self.inner.durability_epoch());
-        if let (Some(requests), Some((object, change))) = (self.requests.upgrade(), change()) {
+        self.epoch.get_or_init(|| inner.durability_epoch());
+        if let (Some(requests), Some((object, change))) = (self.requests.upgrade(), change_of(request, data))
+        {
             requests.keep_data(
                 self.mdt_index,
                 ReplayedChange::of_data(transno, object, change),
@@ -35,6 +39,46 @@ impl Logged {
             );
         }
         reply.into()
+    }
+}
+
+/// How changes are kept.
+enum Keeper {
+    Mdt(MdtData),
+    Ost(Arc<Kept>),
+}
+
+/// See the [module documentation](self).
+pub(crate) struct Logged {
+    inner: Arc<dyn OssEndpoint>,
+    keeper: Keeper,
+}
+
+impl Logged {
+    /// Wraps the endpoint of the data part of an MDT.
+    pub fn of_mdt(inner: Arc<dyn OssEndpoint>, mdt_index: u16, requests: Weak<Requests>) -> Logged {
+        Logged { inner, keeper: Keeper::Mdt(MdtData { mdt_index, requests, epoch: OnceLock::new() }) }
+    }
+
+    /// Wraps the endpoint of an OST whose changes are entered in `kept`.
+    pub fn of_ost(inner: Arc<dyn OssEndpoint>, kept: Arc<Kept>) -> Logged {
+        Logged { inner, keeper: Keeper::Ost(kept) }
+    }
+
+    /// Runs a request by `run`; `data` is what it sends.
+    fn keep(
+        &self,
+        request: &OssRequest,
+        data: Option<&[u8]>,
+        run: impl FnOnce() -> StatusResult<OssReply>,
+    ) -> StatusResult<OssReply> {
+        match &self.keeper {
+            Keeper::Mdt(mdt) => Ok(mdt.keep(&*self.inner, run()?, request, data)),
+            Keeper::Ost(kept) => match kept.before(&*self.inner, request) {
+                Some(before) => Keeping { inner: &*self.inner, kept }.finish(before, request, data, run()?),
+                None => run(),
+            },
+        }
     }
 }
 
@@ -54,30 +98,46 @@ fn change_of(request: &OssRequest, data: Option<&[u8]>) -> Option<(Fid, DataChan
 
 impl OssEndpoint for Logged {
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
-        let data = match &bulk {
-            Bulk::Send(data) => Some(*data),
-            _ => None,
+        let data = match bulk {
+            Bulk::Send(data) => Some(data),
+            Bulk::None => None,
+            Bulk::Receive(_) => return self.inner.call(request, bulk),
         };
-        let reply = self.inner.call(request, bulk)?;
-        Ok(self.keep(reply, || change_of(request, data)))
+        match &self.keeper {
+            Keeper::Ost(kept) => Keeping { inner: &*self.inner, kept }.call(request, data),
+            Keeper::Mdt(_) => self.keep(request, data, || self.inner.call(request, bulk)),
+        }
     }
 
     unsafe fn start<'a>(&'a self, request: &'a OssRequest, bulk: Bulk<'a>) -> Started<'a> {
-        match request {
+        let (data, kept) = match (&bulk, &self.keeper) {
             // SAFETY: the caller keeps the contract, which is the same.
-            OssRequest::Read { .. } => unsafe { self.inner.start(request, bulk) },
-            _ => Started::Finished(self.call(request, bulk)),
+            (Bulk::Receive(_), _) => return unsafe { self.inner.start(request, bulk) },
+            (_, Keeper::Mdt(_)) => return Started::Finished(self.call(request, bulk)),
+            (Bulk::Send(data), Keeper::Ost(kept)) => (Some(*data), kept),
+            (Bulk::None, Keeper::Ost(kept)) => (None, kept),
+        };
+        let keeping = Keeping { inner: &*self.inner, kept };
+        let before = kept.before(keeping.inner, request);
+        // SAFETY: the caller keeps the contract, which is the same.
+        let started = unsafe { self.inner.start(request, bulk) };
+        let Some(before) = before else { return started };
+        match started {
+            Started::Finished(reply) => {
+                Started::Finished(reply.and_then(|reply| keeping.finish(before, request, data, reply)))
+            }
+            Started::InFlight(wait) => {
+                Started::InFlight(Box::new(move || keeping.finish(before, request, data, wait()?)))
+            }
         }
     }
 
     fn call_out_of_use(&self, request: &OssRequest) -> StatusResult<OssReply> {
-        let reply = self.inner.call_out_of_use(request)?;
-        Ok(self.keep(reply, || change_of(request, None)))
+        self.keep(request, None, || self.inner.call_out_of_use(request))
     }
 
     fn call_within(&self, request: &OssRequest, limit: Duration) -> StatusResult<OssReply> {
-        let reply = self.inner.call_within(request, limit)?;
-        Ok(self.keep(reply, || change_of(request, None)))
+        self.keep(request, None, || self.inner.call_within(request, limit))
     }
 
     fn tunables(&self) -> Option<&Arc<Tunables>> {
@@ -109,7 +169,10 @@ impl OssEndpoint for Logged {
     }
 
     fn durability_epoch(&self) -> u64 {
-        self.epoch.get().copied().unwrap_or_else(|| self.inner.durability_epoch())
+        match &self.keeper {
+            Keeper::Mdt(mdt) => mdt.epoch.get().copied().unwrap_or_else(|| self.inner.durability_epoch()),
+            Keeper::Ost(kept) => kept.epoch(&*self.inner),
+        }
     }
 
     fn incarnation(&self) -> u64 {

@@ -356,6 +356,13 @@ fn oss_requests() -> Vec<OssRequest> {
         },
         OssRequest::GetAttr { object, glimpse: false },
         OssRequest::Truncate { object, size: 77, lock: IoLock::Lease, written: false, charge: Charge::ROOT },
+        OssRequest::Truncate {
+            object,
+            size: 78,
+            lock: IoLock::Replay(TransNo(9)),
+            written: false,
+            charge: Charge::ROOT,
+        },
         OssRequest::Fallocate {
             object,
             kind: FallocateKind::Punch,

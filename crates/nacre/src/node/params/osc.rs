@@ -26,6 +26,8 @@ const NUMBERS: &[(&str, Tunable, Form)] = &[
     ("checksums", Tunable::Checksums, Form::Number),
     ("conns_per_peer", Tunable::ConnsPerPeer, Form::Number),
     ("idle_timeout", Tunable::IdleTimeout, Form::Number),
+    ("max_kept_age", Tunable::MaxKeptAge, Form::Number),
+    ("max_kept_mb", Tunable::MaxKeptMb, Form::Number),
     ("max_pages_per_rpc", Tunable::MaxPagesPerRpc, Form::Pages),
     ("max_rpcs_in_flight", Tunable::MaxRpcsInFlight, Form::Number),
     ("resend_count", Tunable::ResendCount, Form::Number),

@@ -19,6 +19,7 @@ use nacre_env::sync::Mutex;
 use nacre_types::{Capability, Nid, Status, StatusResult, TargetId};
 use nacre_wire::oss::{Bulk, OssCall, OssReply, OssRequest};
 use nacre_wire::{Decode, Encode};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -32,8 +33,9 @@ const OUT_OF_USE_MAX: Duration = Duration::from_secs(5);
 
 /// An object target over TCP. Connects on first use; dropping it disconnects the client.
 ///
-/// With [`OssEvents`] the first [`OssRequest::Locks`] starts one thread, which keeps a connection for
-/// callbacks and pings; a client that requests no locks has neither.
+/// With [`OssEvents`] the first [`OssRequest::Locks`], or the first request after a change that is to be kept
+/// ([`OssReply::Logged`]), starts one thread, which keeps a connection for callbacks and pings and connects again to
+/// a target that restarts; other clients have neither.
 pub struct TcpOss {
     calls: Arc<OssCalls>,
     control: OnceLock<Control>,
@@ -53,7 +55,12 @@ impl TcpOss {
     ) -> StatusResult<TcpOss> {
         let peer = Peer::new(TargetId::ost(index), nids.to_vec(), identity.clone(), config.clone())?;
         idle::watch(&peer);
-        let calls = Arc::new(OssCalls { peer, stats: RpcStats::default(), events: OnceLock::new() });
+        let calls = Arc::new(OssCalls {
+            peer,
+            stats: RpcStats::default(),
+            events: OnceLock::new(),
+            keeps: AtomicBool::new(false),
+        });
         Ok(TcpOss { calls, control: OnceLock::new(), control_start: Mutex::default() })
     }
 
@@ -94,8 +101,11 @@ impl TcpOss {
         if !self.calls.peer.tunables.is_active() {
             return Err(Status::EIO);
         }
-        if let (OssRequest::Locks { .. }, Some(events)) = (request, self.calls.events.get()) {
+        let Some(events) = self.calls.events.get() else { return Ok(()) };
+        if matches!(request, OssRequest::Locks { .. }) {
             self.control(events)?.wait_ready(WAY_BACK_MAX);
+        } else if self.calls.keeps.load(Ordering::Relaxed) {
+            self.control(events)?;
         }
         Ok(())
     }
@@ -208,6 +218,8 @@ struct OssCalls {
     stats: RpcStats,
     /// Receiver of recovery and lock events, and source of capabilities.
     events: OnceLock<Arc<dyn OssEvents>>,
+    /// True once the target has asked to keep a change.
+    keeps: AtomicBool,
 }
 
 /// Returns the life of the client in which a request may be sent, 0 for any.
@@ -478,6 +490,10 @@ impl OssCalls {
             // Fewer bytes than announced would leave old data in the caller's buffer.
             (OssRequest::Read { .. }, OssReply::Read(len)) if *len != reply.header.bulk_len => {
                 Err(Status::EPROTO)
+            }
+            (_, OssReply::Logged { .. }) => {
+                self.keeps.store(true, Ordering::Relaxed);
+                Ok(answer)
             }
             _ => Ok(answer),
         }

@@ -8,6 +8,7 @@
 //! [`PART_MIN`].
 
 use nacre_types::{Status, StatusResult};
+use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 
 /// Smallest transfer that is split in any case, in bytes. Its halves are large enough for direct I/O at the
@@ -70,6 +71,8 @@ impl Ways {
 /// Writes that must be durable stay whole: several would be several flushes of a disk.
 pub(super) fn cut(request: &OssRequest, bulk: &Bulk<'_>, ways: &Ways) -> (Vec<OssRequest>, Vec<usize>) {
     let (offset, len) = match (request, bulk) {
+        // The parts of a replayed change would have one number.
+        (OssRequest::Write { lock: IoLock::Replay(_), .. }, _) => return (Vec::new(), Vec::new()),
         (OssRequest::Write { offset, sync: false, .. }, Bulk::Send(data)) => (*offset, data.len()),
         (OssRequest::Read { offset, len, .. }, Bulk::Receive(_)) => (*offset, *len as usize),
         _ => return (Vec::new(), Vec::new()),
@@ -164,7 +167,6 @@ pub(super) fn join_reads(
 mod tests {
     use super::*;
     use nacre_types::{Fid, TransNo};
-    use nacre_wire::lock::IoLock;
     use nacre_wire::oss::Charge;
     use proptest::prelude::*;
 
