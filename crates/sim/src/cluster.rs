@@ -5,7 +5,8 @@ use crate::fault::Node;
 use crate::host::Host;
 use crate::mount::Mount;
 use crate::planted::Bug;
-use crate::target::{Map, Target};
+use crate::target::{Map, NewTarget, Target};
+use nacre_mds::MdsConfig;
 use nacre_rpc::tcp::SimulatedNetwork;
 use nacre_types::TargetId;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,14 @@ pub struct Shape {
     pub clients: u8,
 }
 
+fn network_of(targets: &[Target], clients: &[Host]) -> Arc<SimulatedNetwork> {
+    let network = SimulatedNetwork::new(DELAY);
+    for host in targets.iter().map(|target| &target.host).chain(clients) {
+        network.place(host.machine(), host.ip());
+    }
+    network
+}
+
 /// A running file system.
 pub struct Cluster {
     pub(crate) map: Map,
@@ -43,38 +52,71 @@ pub struct Cluster {
 impl Cluster {
     /// Formats and starts a file system below `scratch`, with a planted bug if one is given.
     pub fn start(shape: Shape, bug: Option<Bug>, scratch: &Path) -> Cluster {
-        let network = SimulatedNetwork::new(DELAY);
+        let backend = |ost: u16| if ost.is_multiple_of(2) { Backend::File } else { Backend::Block };
+        let mut cluster = Cluster::new(shape, backend, bug, scratch);
+        cluster.format(&NewTarget::default());
+        cluster.start_targets().expect("a new target starts");
+        cluster
+    }
+
+    /// Creates hosts with empty disks; `backend` chooses that of each OST.
+    pub(crate) fn new(
+        shape: Shape,
+        backend: impl Fn(u16) -> Backend,
+        bug: Option<Bug>,
+        scratch: &Path,
+    ) -> Cluster {
         let mdts =
             (0..shape.mdts).map(|number| (TargetId::mdt(number.into()), Host::new(MDT_HOSTS + number)));
         let osts =
             (0..shape.osts).map(|number| (TargetId::ost(number.into()), Host::new(OST_HOSTS + number)));
         let mut targets: Vec<Target> = Vec::new();
         for (id, host) in mdts.chain(osts) {
-            let backend = match (id.kind, id.index % 2) {
-                (nacre_types::TargetKind::Mdt, _) => Backend::Records,
-                (_, 0) => Backend::File,
-                _ => Backend::Block,
+            let backend = match id.kind {
+                nacre_types::TargetKind::Mdt => Backend::Records,
+                _ => backend(id.index),
             };
             let disk = Disk::new(scratch.join(id.to_string()), backend);
             targets.push(Target { id, backend, host, disk, running: None });
         }
         let clients: Vec<Host> = (0..shape.clients).map(|number| Host::new(CLIENT_HOSTS + number)).collect();
-        for host in targets.iter().map(|target| &target.host).chain(&clients) {
-            network.place(host.machine(), host.ip());
-        }
         let nids = |kind| targets.iter().filter(move |target| target.id.kind == kind).map(|t| t.host.nid());
         let (mdts, osts) =
             (nids(nacre_types::TargetKind::Mdt).collect(), nids(nacre_types::TargetKind::Ost).collect());
-        let map = Map { network, mdts, osts, bug };
-        let mut cluster = Cluster { map, targets, clients, scratch: scratch.to_owned(), disks: 0 };
-        for target in &mut cluster.targets {
-            target.format();
+        let recovery_window = MdsConfig::default().recovery_window;
+        let map = Map { network: network_of(&targets, &clients), mdts, osts, bug, recovery_window };
+        Cluster { map, targets, clients, scratch: scratch.to_owned(), disks: 0 }
+    }
+
+    /// Creates all targets on their empty disks.
+    pub(crate) fn format(&mut self, new: &NewTarget) {
+        for target in &mut self.targets {
+            target.format(new);
         }
+    }
+
+    /// Starts all targets.
+    ///
+    /// # Errors
+    /// The first target that does not start.
+    pub(crate) fn start_targets(&mut self) -> Result<(), String> {
         // OSTs first: MDTs reserve objects on them.
-        for target in cluster.targets.iter_mut().rev() {
-            target.start(&cluster.map).expect("a new target starts");
-        }
-        cluster
+        self.targets.iter_mut().rev().try_for_each(|target| target.start(&self.map))
+    }
+
+    /// Returns a file system on the same hosts after power cuts of all of them, which left these disks. No
+    /// target has started. The previous clients do not return.
+    pub(crate) fn after_power_cut(&self, disks: Vec<Disk>) -> Cluster {
+        let recovery_window = Duration::from_secs(1);
+        let (mdts, osts, bug) = (self.map.mdts.clone(), self.map.osts.clone(), self.map.bug);
+        let reboot = |(target, disk): (&Target, Disk)| {
+            let Target { id, backend, ref host, .. } = *target;
+            Target { id, backend, host: host.rebooted(), disk, running: None }
+        };
+        let targets: Vec<Target> = self.targets.iter().zip(disks).map(reboot).collect();
+        let clients: Vec<Host> = self.clients.iter().map(Host::rebooted).collect();
+        let map = Map { network: network_of(&targets, &clients), mdts, osts, bug, recovery_window };
+        Cluster { map, targets, clients, scratch: self.scratch.clone(), disks: 0 }
     }
 
     /// Starts client `number`.

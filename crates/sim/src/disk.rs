@@ -1,8 +1,10 @@
 //! What a host of a target keeps when a process ends, or its power is cut.
 
-use nacre_store::meta::witness::Witness;
+use crate::crash::Watcher;
+use nacre_store::meta::witness::{Medium, Witness};
 use nacre_store::object::block::device::MemoryDevice;
 use nacre_store::object::file::memory::Tree;
+use std::hash::{DefaultHasher, Hash};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +38,31 @@ impl Objects {
             Backend::Block => Objects::Device(Arc::new(MemoryDevice::new(DEVICE_BYTES))),
         }
     }
+
+    fn share(&self) -> Objects {
+        match self {
+            Objects::Records => Objects::Records,
+            Objects::Files(files) => Objects::Files(files.clone()),
+            Objects::Device(device) => Objects::Device(device.clone()),
+        }
+    }
+
+    fn copy(&self) -> Objects {
+        match self {
+            Objects::Records => Objects::Records,
+            Objects::Files(files) => Objects::Files(Arc::new(files.copy())),
+            Objects::Device(device) => Objects::Device(Arc::new(device.copy())),
+        }
+    }
+
+    /// Returns what a power cut leaves, as [`Disk::after_power_cut`].
+    pub(crate) fn after_power_cut(&self, choose: &mut dyn FnMut(usize) -> usize) -> Objects {
+        match self {
+            Objects::Records => Objects::Records,
+            Objects::Files(files) => Objects::Files(Arc::new(files.after_power_cut(choose))),
+            Objects::Device(device) => Objects::Device(Arc::new(device.after_power_cut(choose))),
+        }
+    }
 }
 
 /// The directory of a target, the medium of its log, and its objects.
@@ -47,12 +74,14 @@ pub(crate) struct Disk {
     store: &'static str,
     pub(crate) log: Arc<Witness>,
     pub(crate) objects: Objects,
+    /// What watches its flushes.
+    pub(crate) watcher: Option<Watcher>,
 }
 
 impl Disk {
     pub(crate) fn new(dir: PathBuf, backend: Backend) -> Disk {
         let store = if backend == Backend::Records { "meta" } else { "index" };
-        Disk { dir, store, log: Witness::new(|_| {}), objects: Objects::new(backend) }
+        Disk { dir, store, log: Witness::new(|_| {}), objects: Objects::new(backend), watcher: None }
     }
 
     /// Returns the directory of the store whose log has the witness.
@@ -65,13 +94,36 @@ impl Disk {
     /// # Errors
     /// Those of the file system.
     pub(crate) fn after_kill(&self, dir: PathBuf) -> io::Result<Disk> {
-        copy_dir(&self.dir, &dir)?;
-        let objects = match &self.objects {
-            Objects::Records => Objects::Records,
-            Objects::Files(files) => Objects::Files(Arc::new(files.copy())),
-            Objects::Device(device) => Objects::Device(Arc::new(device.copy())),
-        };
-        Ok(Disk { dir, store: self.store, log: Witness::of_medium(self.log.medium()), objects })
+        copy_dir(&self.dir, &dir, &mut |name, bytes| std::fs::write(name, bytes))?;
+        let log = Witness::of_medium(self.log.medium());
+        Ok(Disk { dir, store: self.store, log, objects: self.objects.copy(), watcher: None })
+    }
+
+    /// Returns the same disk again.
+    pub(crate) fn share(&self) -> Disk {
+        let (dir, store, log) = (self.dir.clone(), self.store, self.log.clone());
+        Disk { dir, store, log, objects: self.objects.share(), watcher: None }
+    }
+
+    /// Returns a copy with this state of the log's medium, without the log's files; `hasher` reads the others.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn copy_with(
+        &self,
+        dir: PathBuf,
+        medium: Medium,
+        hasher: &mut DefaultHasher,
+    ) -> io::Result<Disk> {
+        copy_dir(&self.dir, &dir, &mut |name, bytes| {
+            if is_segment(name) {
+                return Ok(());
+            }
+            bytes.hash(hasher);
+            std::fs::write(name, bytes)
+        })?;
+        let log = Witness::of_medium(medium);
+        Ok(Disk { dir, store: self.store, log, objects: self.objects.copy(), watcher: None })
     }
 
     /// Returns the disk as a power cut leaves it: of what was not synced `choose` picks one of so many
@@ -84,28 +136,50 @@ impl Disk {
         dir: PathBuf,
         choose: &mut dyn FnMut(usize) -> usize,
     ) -> io::Result<Disk> {
-        copy_dir(&self.dir, &dir)?;
-        let objects = match &self.objects {
-            Objects::Records => Objects::Records,
-            Objects::Files(files) => Objects::Files(Arc::new(files.after_power_cut(choose))),
-            Objects::Device(device) => Objects::Device(Arc::new(device.after_power_cut(choose))),
-        };
-        let disk = Disk { dir, store: self.store, log: Witness::new(|_| {}), objects };
+        let disk = self.without_log(dir, choose)?;
         self.log.medium().cut(&disk.store_dir(), choose)?;
         Ok(disk)
     }
+
+    /// As [`Disk::after_power_cut`], with choices of their own for the log and the objects.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn after_cut(
+        &self,
+        dir: PathBuf,
+        of_log: &mut dyn FnMut(usize) -> usize,
+        of_objects: &mut dyn FnMut(usize) -> usize,
+    ) -> io::Result<Disk> {
+        let disk = self.without_log(dir, of_objects)?;
+        self.log.medium().cut(&disk.store_dir(), of_log)?;
+        Ok(disk)
+    }
+
+    fn without_log(&self, dir: PathBuf, choose: &mut dyn FnMut(usize) -> usize) -> io::Result<Disk> {
+        copy_dir(&self.dir, &dir, &mut |name, bytes| {
+            if is_segment(name) { Ok(()) } else { std::fs::write(name, bytes) }
+        })?;
+        let objects = self.objects.after_power_cut(choose);
+        Ok(Disk { dir, store: self.store, log: Witness::new(|_| {}), objects, watcher: None })
+    }
 }
 
-/// Copies a directory with everything below it.
-fn copy_dir(from: &Path, to: &Path) -> io::Result<()> {
+/// Returns true for a file of the log, whose content follows from the medium.
+fn is_segment(file: &Path) -> bool {
+    file.file_stem().is_some_and(|stem| stem == "wal")
+}
+
+/// Reads the files of a directory and below, and passes each with its new place to `write`.
+fn copy_dir(from: &Path, to: &Path, write: &mut dyn FnMut(&Path, &[u8]) -> io::Result<()>) -> io::Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         let target = to.join(entry.file_name());
         if entry.file_type()?.is_dir() {
-            copy_dir(&entry.path(), &target)?;
+            copy_dir(&entry.path(), &target, write)?;
         } else {
-            std::fs::copy(entry.path(), target)?;
+            write(&target, &std::fs::read(entry.path())?)?;
         }
     }
     Ok(())

@@ -61,6 +61,12 @@ impl Host {
         self.boots.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Returns the host after another power cut, without processes.
+    pub(crate) fn rebooted(&self) -> Host {
+        let (boots, processes) = (self.boots.load(Ordering::Relaxed), self.processes.load(Ordering::Relaxed));
+        Host { number: self.number, boots: AtomicU32::new(boots + 1), processes: AtomicU32::new(processes) }
+    }
+
     /// Starts a process.
     pub(crate) fn start_process(&self) -> Process {
         let started = self.processes.fetch_add(1, Ordering::Relaxed) + 1;

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod conduct;
+mod crash;
 mod disk;
 mod fault;
 mod history;
@@ -21,6 +22,7 @@ mod shrink;
 mod target;
 
 pub use cluster::{Cluster, Shape};
+pub use crash::{Action, Exploration, Tally, Workload, explore, workloads};
 pub use disk::Backend;
 pub use fault::{Fault, Node, Timed};
 pub use host::Host;

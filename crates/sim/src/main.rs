@@ -1,5 +1,8 @@
 //! The program `nacre-sim`: runs seeds of the simulator, and shrinks plans that fail.
 
+mod enumerate;
+
+use enumerate::Enumeration;
 use nacre_env::clock::Instant;
 use nacre_sim::{Plan, Sizes, run_plan, shrink, trace_hash};
 use std::ops::Range;
@@ -11,6 +14,7 @@ const POLL: Duration = Duration::from_millis(2);
 const USAGE: &str =
     "usage: nacre-sim [--seed N | --seeds A..B] [--jobs N] [--operations N] [--faults N] [--no-power]
                  [--history] [--log LEVEL] [--shrink] [--seconds N]
+       nacre-sim --enumerate N [--jobs N] [--quick] [--every N] [--mdts N] [--part I/N]
 
   --seed N        run one seed and describe it
   --seeds A..B    run each seed in a process of its own; print those that fail
@@ -22,6 +26,12 @@ const USAGE: &str =
   --log LEVEL     print messages of the servers and clients with the simulated time
   --shrink        remove operations and faults from a plan that fails, as long as it fails
   --seconds N     real time after which a run counts as hung; 60 unless given
+
+  --enumerate N   power cuts in all workloads of N operations
+  --quick         each with one back end and one persistence operation at its end
+  --every N       one of so many workloads
+  --mdts N        metadata targets; 1 unless given
+  --part I/N      share I of N, in this process
 ";
 
 /// Arguments of the program.
@@ -33,6 +43,8 @@ struct Arguments {
     history: bool,
     shrinks: bool,
     limit: Duration,
+    /// Power cuts in all workloads of a length, instead of seeds.
+    enumeration: Enumeration,
     /// Arguments for the processes of single seeds.
     passed_on: Vec<String>,
 }
@@ -50,6 +62,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments, String> {
         history: false,
         shrinks: false,
         limit: Duration::from_secs(60),
+        enumeration: Enumeration { length: 0, part: None, is_quick: false, every: 1, mdts: 1 },
         passed_on: Vec::new(),
     };
     while let Some(arg) = args.next() {
@@ -71,6 +84,15 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--history" => parsed.history = true,
             "--log" => log::set_max_level(number(&arg, args.next())?),
             "--shrink" => parsed.shrinks = true,
+            "--enumerate" => parsed.enumeration.length = number(&arg, args.next())?,
+            "--quick" => parsed.enumeration.is_quick = true,
+            "--every" => parsed.enumeration.every = number::<usize>(&arg, args.next())?.max(1),
+            "--mdts" => parsed.enumeration.mdts = number(&arg, args.next())?,
+            "--part" => {
+                let text = args.next().unwrap_or_default();
+                let part = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+                parsed.enumeration.part = Some(part.ok_or("--part needs a share such as 0/2")?);
+            }
             _ => return Err(format!("unknown argument {arg}")),
         }
     }
@@ -110,6 +132,7 @@ fn main() -> ExitCode {
             eprintln!("nacre-sim: {problem}\n{USAGE}");
             ExitCode::from(2)
         }
+        Ok(args) if args.enumeration.length > 0 => args.enumeration.run(args.jobs),
         Ok(args) if args.is_single => run_one(&args),
         Ok(args) => run_many(&args),
     }

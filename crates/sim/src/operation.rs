@@ -13,7 +13,7 @@ pub(crate) const SLOTS: u8 = 3;
 const ATTRIBUTES: u8 = 2;
 
 /// A path from the root: numbers of names.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Path(pub Vec<u8>);
 
 impl Path {

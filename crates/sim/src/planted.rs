@@ -69,9 +69,11 @@ pub enum Bug {
     CallbackIgnored,
     /// Slot files lose what was synced.
     FileSyncForgotten,
+    /// An MDT replaces a name in two transactions: it removes the old file first.
+    RenameInTwoSteps,
 }
 
-/// All bugs.
+/// All bugs but [`Bug::RenameInTwoSteps`], for which a power cut has to come between two changes.
 pub const BUGS: [Bug; 24] = [
     Bug::CreateIgnoresExclusive,
     Bug::UnlinkOnlyAnswers,

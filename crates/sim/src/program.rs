@@ -34,7 +34,14 @@ fn file(attr: &nacre_types::Attr) -> Reply {
     Reply::Found { fid: attr.fid, directory: attr.is_dir() }
 }
 
-fn xattr(number: u8) -> Vec<u8> {
+/// Returns what the `write`th write of a program consists of, from 1: neighbouring writes differ, and no write looks
+/// like a hole.
+pub(crate) fn byte_of_write(program: usize, write: u8) -> u8 {
+    (write.wrapping_mul(7).wrapping_add(program as u8 * 83)) | 1
+}
+
+/// Returns the name of an extended attribute.
+pub(crate) fn xattr(number: u8) -> Vec<u8> {
     format!("user.{number}").into_bytes()
 }
 
@@ -88,7 +95,8 @@ impl Program {
         }
     }
 
-    fn slot(&self, slot: u8) -> Result<(Fid, u64)> {
+    /// Returns the open file of a slot: inode and handle.
+    pub(crate) fn slot(&self, slot: u8) -> Result<(Fid, u64)> {
         self.slots[usize::from(slot % SLOTS)].ok_or(Status::EBADF)
     }
 
@@ -204,8 +212,7 @@ impl Program {
     fn write(&mut self, slot: u8, offset: Option<u64>, len: u32, sync: bool) -> Result<()> {
         let (fid, handle) = self.slot(slot)?;
         self.writes = self.writes.wrapping_add(1);
-        // Neighbouring writes differ, and no write looks like a hole.
-        let byte = (self.writes.wrapping_mul(7).wrapping_add(self.number as u8 * 83)) | 1;
+        let byte = byte_of_write(self.number, self.writes);
         let data = vec![byte; len as usize];
         let call = match offset {
             Some(offset) => Call::Write { fid, offset, len, byte, sync },

@@ -1,8 +1,10 @@
 //! Targets: a server process on a host of its own, as a node of a cluster assembles it.
 
+use crate::crash::{WatchedDevice, WatchedOss};
 use crate::disk::{Backend, Disk, Objects};
 use crate::host::{Host, Process};
 use crate::planted::{Bug, PlantedMds, PlantedOss};
+use nacre_layout::LayoutRequest;
 use nacre_mds::{Mds, MdsConfig};
 use nacre_oss::{ObjectServer, OssConfig};
 use nacre_rpc::tcp::{ClientIdentity, Network, Server, SimulatedNetwork, Targets, TcpMds, TcpOss};
@@ -10,6 +12,7 @@ use nacre_rpc::{
     ClientConfig, LoOss, MdsEndpoint, MdsService, NoCallbacks, OssEndpoint, OssService, ServerConfig,
 };
 use nacre_store::MetaStoreOptions;
+use nacre_store::object::block::device::BlockDevice;
 use nacre_store::object::simulated::Simulated;
 use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore};
 use nacre_types::{Nid, TargetId, TargetKind};
@@ -31,6 +34,8 @@ pub(crate) struct Map {
     pub(crate) osts: Vec<Nid>,
     /// A planted bug, if there is one.
     pub(crate) bug: Option<Bug>,
+    /// Time for clients of a previous run of an MDT to return.
+    pub(crate) recovery_window: Duration,
 }
 
 impl Map {
@@ -60,11 +65,27 @@ impl Map {
     }
 }
 
-/// Returns small sizes, so that checkpoints happen in short runs.
+/// What a target is created with.
+pub(crate) struct NewTarget {
+    /// Default layout of the root.
+    pub(crate) layout: LayoutRequest,
+    /// Bytes of a segment of its log, which has two.
+    pub(crate) wal_segment_bytes: u64,
+}
+
+impl Default for NewTarget {
+    fn default() -> NewTarget {
+        NewTarget { layout: nacre_mds::first_layout(), wal_segment_bytes: WAL_SEGMENT_BYTES }
+    }
+}
+
+/// Segment that is small enough for checkpoints in short runs.
+const WAL_SEGMENT_BYTES: u64 = 512 << 10;
+
 fn store_options() -> MetaStoreOptions {
     MetaStoreOptions {
-        overlay_bytes: 128 << 10,
-        wal_segment_bytes: 512 << 10,
+        overlay_bytes: WAL_SEGMENT_BYTES / 4,
+        wal_segment_bytes: WAL_SEGMENT_BYTES,
         map_bytes: 64 << 20,
         reserve_bytes: 0,
         ..MetaStoreOptions::small()
@@ -74,7 +95,6 @@ fn store_options() -> MetaStoreOptions {
 pub(crate) fn mds_config(index: u16) -> MdsConfig {
     MdsConfig {
         index,
-        root_layout: nacre_mds::first_layout(),
         reserve_bytes: Some(0),
         data_reserve_bytes: Some(0),
         cached_inodes: 64,
@@ -84,12 +104,7 @@ pub(crate) fn mds_config(index: u16) -> MdsConfig {
 }
 
 fn file_options() -> FileStoreOptions {
-    FileStoreOptions {
-        spare_files: 4,
-        reserve_bytes: Some(0),
-        index: Some(store_options()),
-        ..FileStoreOptions::default()
-    }
+    FileStoreOptions { spare_files: 4, reserve_bytes: Some(0), ..FileStoreOptions::default() }
 }
 
 fn block_options() -> BlockStoreOptions {
@@ -97,7 +112,6 @@ fn block_options() -> BlockStoreOptions {
         reserve_bytes: Some(0),
         read_ahead_bytes: 0,
         index_reserve_bytes: Some(0),
-        index: Some(store_options()),
         ..BlockStoreOptions::default()
     }
 }
@@ -126,38 +140,60 @@ pub(crate) enum Service {
 
 impl Target {
     /// Creates the target on an empty disk.
-    pub(crate) fn format(&mut self) {
+    pub(crate) fn format(&mut self, new: &NewTarget) {
+        let wal_segment_bytes = new.wal_segment_bytes;
         let store: Box<dyn ObjectStore> = match self.id.kind {
             TargetKind::Mdt => {
-                return Mds::format(&self.disk.dir, &mds_config(self.id.index)).expect("formatted");
+                let store = MetaStoreOptions { wal_segment_bytes, ..store_options() };
+                let root_layout = new.layout.clone();
+                let config = MdsConfig { root_layout, store, ..mds_config(self.id.index) };
+                return Mds::format(&self.disk.dir, &config).expect("formatted");
             }
-            _ => self.open_objects(true, false).expect("the store is made"),
+            _ => self.open_objects(Some(wal_segment_bytes), false).expect("the store is made"),
         };
         store.close().expect("closed");
     }
 
-    /// Opens the object store of an OST. `forgets`: its files lose what was synced.
+    /// Opens the object store of an OST, or creates it, with this size of a segment of its log. `forgets`: its
+    /// files lose what was synced.
     ///
     /// # Errors
     /// If it is damaged.
-    pub(crate) fn open_objects(&self, create: bool, forgets: bool) -> Result<Box<dyn ObjectStore>, String> {
+    pub(crate) fn open_objects(
+        &self,
+        create: Option<u64>,
+        forgets: bool,
+    ) -> Result<Box<dyn ObjectStore>, String> {
         let store = self.open_plain(create, forgets).map_err(|error| error.to_string())?;
         // A device has simulated service times of its own.
         Ok(if self.backend == Backend::File { Box::new(Simulated::new(store)) } else { store })
     }
 
-    fn open_plain(&self, create: bool, forgets: bool) -> nacre_store::object::Result<Box<dyn ObjectStore>> {
+    fn open_plain(
+        &self,
+        create: Option<u64>,
+        forgets: bool,
+    ) -> nacre_store::object::Result<Box<dyn ObjectStore>> {
         let dir = &self.disk.dir;
         let label = format!("{FSNAME}-{}", self.id);
+        let wal_segment_bytes = create.unwrap_or(WAL_SEGMENT_BYTES);
+        let index = Some(MetaStoreOptions { wal_segment_bytes, ..store_options() });
+        let create = create.is_some();
         match &self.disk.objects {
             Objects::Files(files) => {
                 files.forget_syncs(forgets);
-                let options = FileStoreOptions { create, label, ..file_options() };
+                let options = FileStoreOptions { create, label, index, ..file_options() };
                 Ok(Box::new(FileStore::open_in_memory(dir, options, files)?))
             }
             Objects::Device(device) => {
-                let options = BlockStoreOptions { create, label, ..block_options() };
-                Ok(Box::new(BlockStore::open_with(dir, options, device.clone())?))
+                let options = BlockStoreOptions { create, label, index, ..block_options() };
+                let device: Arc<dyn BlockDevice> = match &self.disk.watcher {
+                    Some(watcher) => {
+                        Arc::new(WatchedDevice { inner: device.clone(), watcher: watcher.clone() })
+                    }
+                    None => device.clone(),
+                };
+                Ok(Box::new(BlockStore::open_with(dir, options, device)?))
             }
             Objects::Records => unreachable!("the data of an MDT is in its metadata store"),
         }
@@ -182,11 +218,18 @@ impl Target {
             TargetKind::Mdt => self.open_mdt(map),
             _ => {
                 let forgets = map.bug == Some(Bug::FileSyncForgotten);
-                let store: Arc<dyn ObjectStore> = Arc::from(self.open_objects(false, forgets)?);
+                let store: Arc<dyn ObjectStore> = Arc::from(self.open_objects(None, forgets)?);
                 let oss = ObjectServer::open(store, self.id.index, &self.disk.dir, &OssConfig::default());
                 let oss = Arc::new(oss.map_err(|error| error.to_string())?);
                 oss.await_listening();
-                let targets = Targets::new().with_ost(self.id.index, map.planted_oss(&oss));
+                let service = map.planted_oss(&oss);
+                let service = match &self.disk.watcher {
+                    Some(watcher) if self.backend == Backend::File => {
+                        Arc::new(WatchedOss { inner: service, watcher: watcher.clone() })
+                    }
+                    _ => service,
+                };
+                let targets = Targets::new().with_ost(self.id.index, service);
                 Ok((Service::Ost { oss }, targets))
             }
         }
@@ -203,7 +246,8 @@ impl Target {
             (ost, Arc::new(way.expect("a valid NID")) as Arc<dyn OssEndpoint>)
         };
         let osts: Vec<_> = (0..).zip(&map.osts).map(reach).collect();
-        let mds = Mds::open_with(&self.disk.dir, mds_config(index), osts.clone(), None);
+        let config = MdsConfig { recovery_window: map.recovery_window, ..mds_config(index) };
+        let mds = Mds::open_with(&self.disk.dir, config, osts.clone(), None);
         let mds = mds.map_err(|error| error.to_string())?;
         mds.sessions.await_listening();
         let data = open_data(&mds, index, &self.disk.dir, self.host.uuid(u16::MAX));

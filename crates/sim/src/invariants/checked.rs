@@ -26,7 +26,7 @@ pub(crate) fn check(cluster: &Cluster, rules: &Rules) -> Result<(), String> {
                 report.map_or_else(|error| vec![error.to_string()], tell_all)
             }
             _ => {
-                let store = target.open_objects(false, false)?;
+                let store = target.open_objects(None, false)?;
                 let report = store.verify(false, &mut |_| {});
                 let found = report.map_or_else(
                     |error| vec![error.to_string()],

@@ -23,7 +23,7 @@ pub(crate) fn check(cluster: &Cluster, rules: &Rules) -> Result<(), String> {
     for target in cluster.targets.iter().filter(|target| target.id.kind == TargetKind::Ost) {
         let index = target.id.index;
         let (mut there, mut orphan) = (HashSet::new(), None);
-        let store = target.open_objects(false, false)?;
+        let store = target.open_objects(None, false)?;
         let visited = store.for_each_object(&mut |object| {
             there.insert(object);
             // Ids above the mark of used ones are destroyed when the MDT starts.

@@ -108,6 +108,13 @@ impl MdsService for PlantedMds {
             (Bug::RenameOnlyAnswers, MdsRequest::Rename { .. }) if self.turn.is_each(3) => {
                 Ok(removed().into())
             }
+            (Bug::RenameInTwoSteps, MdsRequest::Rename { to_parent: parent, to_name: name, .. }) => {
+                let first = Call { reply_slot: None, ..*call };
+                // Without a file to replace there is one step.
+                let unlink = MdsRequest::Unlink { parent, name, directory: false };
+                let _ = self.inner.handle(export, &first, &unlink);
+                run(request)
+            }
             (Bug::XattrForgotten, MdsRequest::SetXattr { fid, .. }) if self.turn.is_each(2) => {
                 run(&MdsRequest::GetAttr { fid })
             }

@@ -1,0 +1,60 @@
+//! Power cuts in all short workloads. For more: `nacre-sim --enumerate 3`.
+
+use nacre_sim::{Action, Backend, Bug, Exploration, Tally, explore, workloads};
+use std::process::Command;
+
+fn enumerate(arguments: &[&str]) {
+    let output = Command::new(env!("CARGO_BIN_EXE_nacre-sim")).args(arguments).output();
+    let output = output.expect("the program runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    println!("{arguments:?}: {text}");
+}
+
+#[test]
+fn a_power_cut_anywhere_in_one_operation_leaves_what_was_promised() {
+    enumerate(&["--enumerate", "1", "--quick"]);
+}
+
+#[test]
+fn a_power_cut_anywhere_in_two_or_three_operations_leaves_what_was_promised() {
+    // Each takes a few seconds of two CPUs.
+    enumerate(&["--enumerate", "2", "--quick", "--every", "64"]);
+}
+
+/// Explores the workloads of one operation that `is_affected` chooses, with a planted bug.
+fn explore_with(bug: Bug, data: Backend, mixtures: u64, is_affected: impl Fn(&Action) -> bool) -> Tally {
+    let exploration = Exploration { data, mdts: 1, holds: false, mixtures, end: None, bug: Some(bug) };
+    let mut tally = Tally::default();
+    for workload in workloads(1, (0, 1)).iter().filter(|workload| workload.actions.iter().any(&is_affected)) {
+        tally.add(explore(workload, &exploration));
+    }
+    tally
+}
+
+#[track_caller]
+fn is_found(tally: &Tally, symptom: &str) {
+    let found = tally.violations.iter().any(|violation| violation.contains(symptom));
+    assert!(found, "not found: {symptom}: {tally:#?}");
+}
+
+#[test]
+fn a_log_that_is_not_flushed_is_found() {
+    let tally =
+        explore_with(Bug::CommitSkipped, Backend::File, 0, |action| matches!(action, Action::Create(_)));
+    is_found(&tally, "is missing");
+}
+
+#[test]
+fn objects_that_are_not_flushed_are_found() {
+    let is_write = |action: &Action| matches!(action, Action::Overwrite(_));
+    for (bug, data) in [(Bug::SyncSkipped, Backend::Block), (Bug::FileSyncForgotten, Backend::File)] {
+        is_found(&explore_with(bug, data, 0, is_write), "which no version since its sync has");
+    }
+}
+
+#[test]
+fn a_rename_that_is_not_atomic_is_found() {
+    let is_rename = |action: &Action| matches!(action, Action::Rename(..));
+    is_found(&explore_with(Bug::RenameInTwoSteps, Backend::File, 8, is_rename), "is missing");
+}
