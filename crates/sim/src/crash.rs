@@ -53,7 +53,8 @@ const SEED: u64 = 1;
 pub struct Exploration {
     /// Where the data of files is: in the metadata store, up to 64 KiB of each file, or on an OST with this back end.
     pub data: Backend,
-    /// Number of MDTs.
+    /// Number of MDTs. With several, the directories are on different ones, and only cuts count after which nothing
+    /// may be lost: the logs are independent.
     pub mdts: u8,
     /// Files stay open during a workload; else each operation closes its file.
     pub holds: bool,
@@ -69,8 +70,8 @@ pub struct Exploration {
 /// What was explored.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// Workloads with their last persistence operations.
-    pub workloads: u64,
+    /// Runs: workloads, each with a persistence operation at its end.
+    pub runs: u64,
     /// Power cuts: persistence points.
     pub cuts: u64,
     /// Outcomes of cuts that were checked.
@@ -84,7 +85,7 @@ pub struct Tally {
 impl Tally {
     /// Adds another one.
     pub fn add(&mut self, other: Tally) {
-        self.workloads += other.workloads;
+        self.runs += other.runs;
         self.cuts += other.cuts;
         self.outcomes += other.outcomes;
         self.states += other.states;
@@ -110,7 +111,7 @@ pub fn explore(workload: &Workload, exploration: &Exploration) -> Tally {
         let run = Run { workload: ended, exploration, from, scratch: scratch.path() };
         let mut part = run.run();
         part.violations.iter_mut().for_each(|text| *text = format!("{ended} {exploration:?}\n  {text}"));
-        part.workloads = 1;
+        part.runs = 1;
         tally.add(part);
     }
     tally
@@ -146,7 +147,8 @@ impl Run<'_> {
         let seams: &[u64] = if self.exploration.data == Backend::Records { &[HEAD_BYTES] } else { &[] };
         let story = Story { actions: &self.workload.actions, trees: &trees, seams };
         let mut states: HashMap<u64, Restarted> = HashMap::new();
-        for capture in &captures {
+        let counts = |capture: &&Capture| self.exploration.mdts == 1 || story.is_settled(capture.moment);
+        for capture in captures.iter().filter(counts) {
             tally.cuts += 1;
             for (key, outcome) in capture.outcomes(self.exploration.mixtures) {
                 tally.outcomes += 1;
@@ -191,7 +193,7 @@ impl Run<'_> {
         let mut processes: Vec<ProcessNumber> = running.map(|running| running.process.number).collect();
         processes.extend([mount.process.number, ProcessNumber::default()]);
         let disks = cluster.targets.iter().map(|target| target.disk.share()).collect();
-        let mut performer = Performer::new(&mount, self.exploration.holds);
+        let mut performer = Performer::new(&mount, self.exploration);
         let performed = mount.process.run(|| self.perform(&mut performer, &recorder, (disks, processes)));
         let captures = recorder.take(true);
         drop(performer);

@@ -2,6 +2,7 @@
 
 use nacre_env::clock::Instant;
 use nacre_sim::{Backend, Exploration, Tally, Workload, explore, workloads};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -12,7 +13,7 @@ pub(crate) struct Enumeration {
     pub(crate) length: usize,
     /// Share of this process, and number of shares.
     pub(crate) part: Option<(usize, usize)>,
-    /// Explores each workload with one back end and one end, without mixtures.
+    /// Explores each workload with one back end and one persistence operation at its end, without mixtures.
     pub(crate) is_quick: bool,
     /// Explores one of so many workloads.
     pub(crate) every: usize,
@@ -24,19 +25,27 @@ const BACKENDS: [Backend; 3] = [Backend::Records, Backend::File, Backend::Block]
 /// Mixtures of unsynced sectors for each cut.
 const MIXTURES: u64 = 3;
 
+/// Returns a number that chooses workloads and how they are explored, whatever the shares.
+fn number_of(workload: &Workload) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    workload.to_string().hash(&mut hasher);
+    hasher.finish() >> 1
+}
+
 impl Enumeration {
     /// Returns how to explore a workload: on each back end, with files that stay open and files that are closed.
-    fn explorations(&self, number: usize) -> Vec<Exploration> {
+    fn explorations(&self, number: u64) -> Vec<Exploration> {
         let with = |data, holds| Exploration {
             data,
             mdts: self.mdts,
             holds,
             mixtures: if self.is_quick { 0 } else { MIXTURES },
-            end: self.is_quick.then_some(number),
+            end: self.is_quick.then_some(number as usize),
             bug: None,
         };
         if self.is_quick {
-            return vec![with(BACKENDS[number % BACKENDS.len()], number / BACKENDS.len() % 2 == 1)];
+            let data = BACKENDS[number as usize % BACKENDS.len()];
+            return vec![with(data, number as usize / BACKENDS.len() % 2 == 1)];
         }
         BACKENDS.into_iter().flat_map(|data| [false, true].map(|holds| with(data, holds))).collect()
     }
@@ -44,16 +53,20 @@ impl Enumeration {
     /// Explores the share of this process.
     fn run_part(&self, part: (usize, usize)) -> ExitCode {
         let mut tally = Tally::default();
-        let mine: Vec<Workload> = workloads(self.length, part);
-        for (number, workload) in mine.iter().enumerate().step_by(self.every) {
-            for exploration in self.explorations(number / self.every) {
-                let found = explore(workload, &exploration);
+        let (mut count, every) = (0, self.every as u64);
+        for workload in workloads(self.length, part) {
+            count += 1;
+            let number = number_of(&workload);
+            let explorations =
+                if number.is_multiple_of(every) { self.explorations(number / every) } else { Vec::new() };
+            for exploration in explorations {
+                let found = explore(&workload, &exploration);
                 found.violations.iter().for_each(|violation| println!("violation: {violation}"));
                 tally.add(found);
             }
         }
-        let Tally { workloads, cuts, outcomes, states, violations } = &tally;
-        println!("tally {workloads} {cuts} {outcomes} {states} {}", violations.len());
+        let Tally { runs, cuts, outcomes, states, violations } = &tally;
+        println!("tally {count} {runs} {cuts} {outcomes} {states} {}", violations.len());
         if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
@@ -70,7 +83,7 @@ impl Enumeration {
             command.args(self.is_quick.then_some("--quick"));
             command.stdout(Stdio::piped()).spawn()
         };
-        let (mut sums, mut is_right) = ([0_u64; 5], true);
+        let (mut sums, mut is_right) = ([0_u64; 6], true);
         // All run at the same time; a pipe that is not read yet holds the few lines of a share.
         for child in (0..jobs).map(start).collect::<Vec<_>>() {
             let Ok(mut child) = child else {
@@ -89,9 +102,11 @@ impl Enumeration {
             }
             is_right &= child.wait().is_ok_and(|status| status.success());
         }
-        let [workloads, cuts, outcomes, states, violations] = sums;
+        let [workloads, runs, cuts, outcomes, states, violations] = sums;
         println!(
-            "{workloads} workloads, {cuts} power cuts, {outcomes} outcomes, {states} states, {violations} violations in {:?}",
+            "{workloads} workloads, one of {} explored: {runs} runs, {cuts} power cuts, {outcomes} outcomes, \
+             {states} states, {violations} violations in {:?}",
+            self.every,
             begin.elapsed()
         );
         if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -1,4 +1,4 @@
-//! Power cuts in all short workloads. For more: `nacre-sim --enumerate 3`.
+//! Power cuts in short workloads: all of one operation, a sample of longer ones. For more: `nacre-sim --enumerate 2`.
 
 use nacre_sim::{Action, Backend, Bug, Exploration, Tally, explore, workloads};
 use std::process::Command;
@@ -17,9 +17,18 @@ fn a_power_cut_anywhere_in_one_operation_leaves_what_was_promised() {
 }
 
 #[test]
-fn a_power_cut_anywhere_in_two_or_three_operations_leaves_what_was_promised() {
-    // Each takes a few seconds of two CPUs.
-    enumerate(&["--enumerate", "2", "--quick", "--every", "64"]);
+fn a_power_cut_anywhere_in_two_operations_leaves_what_was_promised() {
+    enumerate(&["--enumerate", "2", "--quick", "--every", "16"]);
+}
+
+#[test]
+fn a_power_cut_anywhere_in_three_operations_leaves_what_was_promised() {
+    enumerate(&["--enumerate", "3", "--quick", "--every", "2000"]);
+}
+
+#[test]
+fn a_power_cut_after_a_sync_of_two_mdts_leaves_everything() {
+    enumerate(&["--enumerate", "2", "--quick", "--every", "64", "--mdts", "2"]);
 }
 
 /// Explores the workloads of one operation that `is_affected` chooses, with a planted bug.

@@ -1,5 +1,6 @@
 //! Carries actions out through a client.
 
+use super::Exploration;
 use super::tree::{APPEND_BYTES, INITIAL_BYTES, OVERWRITE, PUNCH, TRUNCATE_BYTES, Tree, WRITE};
 use super::workload::{Action, Existing};
 use crate::history::{Call, History, Reply};
@@ -20,15 +21,17 @@ pub(crate) struct Performer {
     history: Arc<History>,
     /// Files stay open until the workload has ended.
     holds: bool,
+    mdts: u8,
     /// Slots of open files, by inode.
     slots: BTreeMap<usize, u8>,
 }
 
 impl Performer {
-    pub(crate) fn new(mount: &Mount, holds: bool) -> Performer {
+    pub(crate) fn new(mount: &Mount, exploration: &Exploration) -> Performer {
         let history = History::new();
         let program = Program::new(0, mount.client.clone(), history.clone());
-        Performer { program, history, holds, slots: BTreeMap::new() }
+        let Exploration { holds, mdts, .. } = *exploration;
+        Performer { program, history, holds, mdts, slots: BTreeMap::new() }
     }
 
     /// Creates what exists before the workload, and syncs it.
@@ -38,7 +41,7 @@ impl Performer {
     pub(crate) fn prepare(&mut self, existing: &[Existing]) -> Result<(), String> {
         for Existing { path, directory } in existing {
             if *directory {
-                self.program.run(&Operation::Mkdir { path: path.clone(), place: Place::Default });
+                self.mkdir(path);
             } else {
                 self.program.run(&create(BRIEF, path));
                 self.program.run(&Operation::Append { slot: BRIEF, len: INITIAL_BYTES });
@@ -83,9 +86,7 @@ impl Performer {
             Action::Link(..) => self.program.run(&Operation::Link { from, to }),
             Action::Rename(..) => self.program.run(&Operation::Rename { from, to }),
             Action::Unlink(path) => self.program.run(&Operation::Unlink { path: path.clone() }),
-            Action::Mkdir(path) => {
-                self.program.run(&Operation::Mkdir { path: path.clone(), place: Place::Default });
-            }
+            Action::Mkdir(path) => self.mkdir(path),
             Action::Rmdir(path) => self.program.run(&Operation::Rmdir { path: path.clone() }),
             Action::SetXattr(path) => {
                 self.program.run(&Operation::SetXattr { path: path.clone(), name: 0, value: number });
@@ -93,6 +94,15 @@ impl Performer {
             Action::FsyncDir(path) => self.program.run(&Operation::FsyncDir { path: path.clone() }),
         }
         self.check_calls()
+    }
+
+    /// Creates a directory: those in the root on the MDTs in turn, others where their parent is.
+    fn mkdir(&mut self, path: &Path) {
+        let place = match path.0[..] {
+            [number] => Place::Mdt(number % self.mdts),
+            _ => Place::Default,
+        };
+        self.program.run(&Operation::Mkdir { path: path.clone(), place });
     }
 
     /// Returns the slot for an inode that is being opened.

@@ -54,6 +54,12 @@ impl Story<'_> {
         Err(format!("none of the states {least} to {} is there; not the last, as {problem}", moment.began))
     }
 
+    /// Returns true if no name or attribute may be lost.
+    pub(crate) fn is_settled(&self, moment: Moment) -> bool {
+        let is_synced = self.actions[..moment.ended].last() == Some(&Action::Sync);
+        moment.is_idle || is_synced && moment.began == moment.ended
+    }
+
     /// Returns the first state whose names and attributes may be left.
     fn least(&self, moment: Moment) -> usize {
         if moment.is_idle {
