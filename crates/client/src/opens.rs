@@ -360,7 +360,8 @@ impl Opens {
             attr.size = 0;
             attr.blocks = 0;
         } else if !size_known && has_objects {
-            self.sizes.refresh_size(file)?;
+            // A lost object, or one on an OST out of use, is an error for reads and writes of its part alone.
+            self.sizes.refresh_size_to(file, 0)?;
         } else if !size_known {
             file.lock().learn(&attr, opening.lease, true);
         }

@@ -7,9 +7,20 @@ use crate::program::{Program, xattr};
 use nacre_client::{OpenFlags, Reader};
 use nacre_types::{Fid, Status};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-/// Bytes that are read of a file at most: more than any workload writes.
-const READ_BYTES: usize = 1 << 17;
+/// Bytes of each read.
+const PIECE_BYTES: usize = 4096;
+/// More bytes than any workload writes to a file.
+const BYTES_MAX: usize = 1 << 17;
+
+/// What can be read of a file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Content {
+    pub(crate) bytes: Vec<u8>,
+    /// Ranges in which reads fail with `EIO`.
+    pub(crate) lost: Vec<Range<u64>>,
+}
 
 /// A file or directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,8 +30,8 @@ pub(crate) struct Found {
     pub(crate) links: u32,
     pub(crate) size: u64,
     pub(crate) xattr: Option<u8>,
-    /// Content of a file.
-    pub(crate) bytes: Result<Vec<u8>, Status>,
+    /// Content of a file, or the call that failed.
+    pub(crate) content: Result<Content, String>,
 }
 
 /// All files and directories by path.
@@ -74,21 +85,40 @@ fn look(mount: &Mount, fid: Fid) -> Result<Found, Status> {
         Err(Status::ENODATA) => None,
         Err(status) => return Err(status),
     };
-    let bytes = if attr.is_dir() { Ok(Vec::new()) } else { read(mount, fid) };
+    let content = if attr.is_dir() { Ok(Content::default()) } else { read(mount, fid, attr.size) };
     let (directory, links, size) = (attr.is_dir(), attr.nlink, attr.size);
-    Ok(Found { fid, directory, links, size, xattr, bytes })
+    Ok(Found { fid, directory, links, size, xattr, content })
 }
 
-fn read(mount: &Mount, fid: Fid) -> Result<Vec<u8>, Status> {
+/// Reads a file piece by piece.
+fn read(mount: &Mount, fid: Fid, size: u64) -> Result<Content, String> {
     let client = &mount.client;
-    let handle = client.opens.open(&root(), fid, OpenFlags::READ, false)?.handle;
-    let mut bytes = vec![0xee; READ_BYTES];
-    let read = client.data.read(handle, 0, &mut bytes, Reader::Program);
-    client.opens.release(handle)?;
-    // As the front door does: conditions between client and servers are I/O errors for programs.
-    let read = read.map_err(|status| if status.0 < 4096 { status } else { Status::EIO })?;
-    bytes.truncate(read);
-    Ok(bytes)
+    let failed = |what| move |status| format!("{what} fails: {status}");
+    let handle = client.opens.open(&root(), fid, OpenFlags::READ, false).map_err(failed("an open"))?.handle;
+    let mut content = Content::default();
+    loop {
+        let offset = content.bytes.len() as u64;
+        let mut piece = [0xee; PIECE_BYTES];
+        match client.data.read(handle, offset, &mut piece, Reader::Program) {
+            Ok(0) => break,
+            Ok(read) => content.bytes.extend(&piece[..read]),
+            // As the front door does: conditions between client and servers are I/O errors for programs.
+            Err(status) if status == Status::EIO || status.0 >= 4096 => {
+                let rest = size.saturating_sub(offset).min(PIECE_BYTES as u64);
+                if rest == 0 {
+                    return Err(format!("a read at the end fails: {status}"));
+                }
+                content.lost.push(offset..offset + rest);
+                content.bytes.resize((offset + rest) as usize, 0);
+            }
+            Err(status) => return Err(failed("a read")(status)),
+        }
+        if content.bytes.len() > BYTES_MAX {
+            return Err("a file without an end".to_owned());
+        }
+    }
+    client.opens.release(handle).map_err(failed("a close"))?;
+    Ok(content)
 }
 
 /// Removes everything below the root.

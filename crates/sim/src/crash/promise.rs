@@ -6,11 +6,12 @@
 //! the size, is that of one of the versions since.
 
 use super::capture::Moment;
-use super::observe::{Found, Observed};
+use super::observe::{Content, Found, Observed};
 use super::tree::{Tree, directory_of};
 use super::workload::Action;
 use crate::operation::Path;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A workload with the trees before its first action and after each.
 pub(crate) struct Story<'a> {
@@ -137,12 +138,7 @@ impl Story<'_> {
     }
 
     fn check_content(&self, found: &Found, versions: &[&[u8]]) -> Result<(), String> {
-        let bytes = match &found.bytes {
-            Ok(bytes) => bytes,
-            // The object that had the data may be lost with it.
-            Err(nacre_types::Status::EIO) if versions.len() > 1 => return Ok(()),
-            Err(status) => return Err(format!("a read fails: {status}")),
-        };
+        let Content { bytes, lost } = found.content.as_ref().map_err(Clone::clone)?;
         let size = bytes.len() as u64;
         if found.size != size {
             return Err(format!("{} bytes by its attributes, {size} when read", found.size));
@@ -153,8 +149,19 @@ impl Story<'_> {
         if !sizes.contains(&size) && !is_seam {
             return Err(format!("{size} bytes, not any of {sizes:?}"));
         }
+        // The object that had data may be lost with what was not synced.
+        let is_synced = |range: &&Range<u64>| {
+            let part = |version: &&[u8]| {
+                version.get(range.start as usize..(range.end as usize).min(version.len())).map(<[u8]>::to_vec)
+            };
+            versions.windows(2).all(|two| part(&two[0]) == part(&two[1]))
+        };
+        if let Some(range) = lost.iter().find(is_synced) {
+            return Err(format!("reads of {range:?} fail, where everything was synced"));
+        }
+        let is_lost = |at: usize| lost.iter().any(|range| range.contains(&(at as u64)));
         let is_allowed = |(at, byte): (usize, &u8)| {
-            versions.iter().any(|version| version.get(at).copied().unwrap_or(0) == *byte)
+            versions.iter().any(|version| version.get(at).copied().unwrap_or(0) == *byte) || is_lost(at)
         };
         match bytes.iter().enumerate().position(|byte| !is_allowed(byte)) {
             Some(at) => Err(format!("byte {at} is {}, which no version since its sync has", bytes[at])),
