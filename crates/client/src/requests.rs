@@ -55,7 +55,7 @@ pub struct Requests {
     pub(crate) capabilities: CapabilityTable,
     pub(crate) quotas: Quotas,
     /// Changes that OSTs may lose.
-    pub(crate) keepers: Keepers,
+    pub(crate) keepers: Arc<Keepers>,
     lease: Arc<Lease>,
     nodes: Arc<NodeTable>,
     tasks: Arc<Tasks>,
@@ -98,7 +98,7 @@ impl Requests {
             faults: Faults::default(),
             capabilities: CapabilityTable::new(),
             quotas: Quotas::default(),
-            keepers: Keepers::default(),
+            keepers: Keepers::new(),
             lease,
             nodes,
             tasks,
@@ -123,7 +123,10 @@ impl Requests {
         let endpoint = match index.checked_sub(TARGET_INDEX_MAX) {
             _ if endpoint.is_local() => endpoint,
             Some(mdt) => Arc::new(Logged::of_mdt(endpoint, mdt, self.me.clone())),
-            None => Arc::new(Logged::of_ost(endpoint, self.keepers.add(index, &self.me))),
+            None => {
+                let kept = self.keepers.add(index, &endpoint);
+                Arc::new(Logged::of_ost(endpoint, kept))
+            }
         };
         self.osts.add(index, endpoint)
     }

@@ -27,6 +27,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Key of the one record in [`DATA_RUN`].
 const RUN_KEY: &[u8] = b"run";
+/// Changed objects from which on all is synced without a request; about 10 MiB. Reached if clients on other hosts have
+/// left, and others create many files.
+const CHANGED_MAX: usize = 1 << 17;
 
 /// An object that has changed since the last sync of all.
 struct Changed {
@@ -177,6 +180,13 @@ impl Changes {
         known.is_shared |= known.by != client;
         known.newest = known.newest.max(number);
         Some((TransNo(number), TransNo(self.committed.load(Ordering::Acquire))))
+    }
+
+    /// True if too many objects have changed since the last sync of all.
+    pub fn is_crowded(&self) -> bool {
+        self.has_keepers.load(Ordering::Relaxed)
+            && !self.is_lacking()
+            && self.changed.lock().len() > CHANGED_MAX
     }
 
     /// Makes the changes of an object durable, in such a way that older ones are not replayed.

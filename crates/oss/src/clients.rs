@@ -1,8 +1,8 @@
-//! Persistent list of the clients with locks: after a restart the target waits for exactly these to replay
-//! them.
+//! Persistent list of the clients with locks or kept changes: after a restart the target waits for exactly these to
+//! replay them.
 //!
 //! One small file per client in `lock_clients/` of the target's directory, created by the client's first lock
-//! request since its connect and removed when it disconnects or is evicted. Both are rare, so both are made
+//! request or change since its connect and removed when it disconnects or is evicted. Both are rare, so both are made
 //! durable. An evicted client is not in the list: it may not replay its locks. Format: `docs/formats/ost.md`.
 
 use nacre_dlm::Expected;
@@ -46,7 +46,7 @@ impl LockClients {
         Ok((LockClients { dir, noted }, expected))
     }
 
-    /// Adds a client that is about to get a lock. A client in this process ends with it, so it is not stored.
+    /// Adds a client that is about to get a lock, or to keep a change. A client in this process ends with it, so it is not stored.
     pub(crate) fn add(&self, export: &Export) -> io::Result<()> {
         if export.nid == Nid::Lo {
             return Ok(());

@@ -1,21 +1,23 @@
-//! Locks on objects: the exclusion around a request that reads or changes bytes, and the cleanup when a
-//! client ends.
+//! Locks on objects: the exclusion around a request that reads or changes bytes, the numbers of changes under it and
+//! their replay, and the cleanup when a client ends.
 
-use crate::arguments::check_object;
+use crate::arguments::{check_object, check_range};
 use crate::clients::LockClients;
+use crate::describe::fallocate;
 use crate::grants::Grants;
-use crate::outcome::Refusal;
-use crate::replay::replayed_by;
-use crate::service::{ObjectServer, attr};
+use crate::outcome::{Outcome, Refusal};
+use crate::quota::Charged;
+use crate::replay::{awaits_replay, replayed_by};
+use crate::service::{ObjectServer, attr, extent};
 use crate::stats::Operation;
 use nacre_dlm::{LocalLock, LockOwner};
 use nacre_env::sync::Mutex;
 use nacre_lock::{Extent, Lvb, Mode, Need, Policy, ResourceId};
 use nacre_rpc::{Export, ExportChange};
-use nacre_store::object::{ObjectError, ObjectStore};
+use nacre_store::object::{ObjectAttr as StoredAttr, ObjectError, ObjectStore};
 use nacre_types::{ClientUuid, Fid, Status, StatusResult, Timestamp, TransNo};
 use nacre_wire::lock::{IoLock, LockRequest};
-use nacre_wire::oss::{ObjectAttr, OssReply};
+use nacre_wire::oss::{Bulk, Charge, FallocateKind, ObjectAttr, OssReply, OssRequest};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -140,12 +142,114 @@ impl ObjectServer {
         change: &ChangeGuard<'_>,
         reply: OssReply,
     ) -> OssReply {
-        let numbers =
-            self.changes.as_ref().and_then(|changes| changes.note(export.client, object, change.replayed));
+        let Some(changes) = &self.changes else { return reply };
+        let numbers = changes.note(export.client, object, change.replayed);
+        if changes.is_crowded()
+            && let Err(error) = changes.sync_all()
+        {
+            log::warn!("OST{:04x}: making all changes durable: {error}", self.target.index);
+        }
         match numbers {
             Some((number, committed)) if change.keeps => reply.logged(number, committed),
             _ => reply,
         }
+    }
+
+    /// Waits, before a new request, for the replay of what this run lacks.
+    ///
+    /// # Errors
+    /// As [`Replays::await_end`](crate::replay::Replays::await_end).
+    pub(crate) fn await_replay(&self, export: &Export, request: &OssRequest) -> StatusResult<()> {
+        match &self.changes {
+            Some(changes) if changes.is_lacking() && awaits_replay(request) => {
+                let is_stopping = || self.counters.is_stopping();
+                self.replays.await_end(changes, &self.locks, export, &is_stopping)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Executes a replayed change in its turn, unless the target has it.
+    pub(crate) fn replay(
+        &self,
+        export: &Export,
+        request: &OssRequest,
+        number: TransNo,
+        bulk: Bulk<'_>,
+    ) -> Outcome {
+        let (Some(changes), Some(object)) = (&self.changes, request.object()) else {
+            return Err(Status::EPERM.into());
+        };
+        check_object(object, self.target.index)?;
+        if changes.has(&export.client, object, number) {
+            return match bulk {
+                Bulk::Send(data) => Ok((OssReply::written(data.len() as u32), 0)),
+                _ => Ok((OssReply::Attr(attr(self.target.store.attr(object)?)), 0)),
+            };
+        }
+        let is_stopping = || self.counters.is_stopping();
+        let _turn = self.replays.await_turn(number, changes, &self.locks, export, &is_stopping)?;
+        let outcome = self.run_request(export, request, bulk);
+        // A refused change is lost; one that was interrupted is sent again.
+        if !matches!(&outcome, Err(Refusal::Argument(Status::EVICTED | Status::EINTR | Status::ESHUTDOWN))) {
+            changes.note_replayed(&export.client, number)?;
+        }
+        outcome
+    }
+
+    /// Completes a request that changes an object's size or space: the object may have changed even if the
+    /// request failed.
+    fn changed(
+        &self,
+        object: Fid,
+        charge: &Charge,
+        after: Result<StoredAttr, ObjectError>,
+    ) -> Result<OssReply, Refusal> {
+        self.object_changed(object);
+        let after = after?;
+        self.refuse_destroyed(object)?;
+        self.quota.count_change(object, charge, &after);
+        Ok(OssReply::Attr(attr(after)))
+    }
+
+    /// Sets the size of an object, which must exist if it was `written` before.
+    pub(crate) fn truncate(
+        &self,
+        export: &Export,
+        lock: IoLock,
+        (object, written): (Fid, bool),
+        size: u64,
+        charge: &Charge,
+    ) -> Outcome {
+        check_object(object, self.target.index)?;
+        check_range(size, 0)?;
+        self.check_there(object, written)?;
+        let change = self.lock_change(export, lock, object, Extent::new(size, Extent::EOF))?;
+        let changed = self.changed(object, charge, self.target.store.truncate(object, size))?;
+        Ok((self.numbered(export, object, &change, changed), 0))
+    }
+
+    /// Allocates, frees or zeroes a range of an object.
+    pub(crate) fn fallocate(
+        &self,
+        export: &Export,
+        lock: IoLock,
+        kind: FallocateKind,
+        what: &Charged<'_>,
+    ) -> Outcome {
+        let Charged { object, charge, written, offset, len, .. } = *what;
+        check_object(object, self.target.index)?;
+        check_range(offset, len)?;
+        self.check_there(object, written)?;
+        let change = self.lock_change(export, lock, object, extent(offset, len))?;
+        let charged = match kind {
+            FallocateKind::Punch => (None, false),
+            _ => self.quota.charge(export, what)?,
+        };
+        let after = self.target.store.fallocate(object, fallocate(kind), offset, len);
+        self.quota.charged(charged);
+        let changed = self.changed(object, charge, after)?;
+        Ok((self.numbered(export, object, &change, changed), len))
     }
 
     /// Makes an object durable.

@@ -3,7 +3,6 @@
 use crate::arguments::{check_bulk, check_object};
 use crate::describe::described;
 use crate::outcome::Refusal;
-use crate::replay::await_others;
 use crate::service::{ObjectServer, extent};
 use crate::stats::{InProgress, Operation, Transfer};
 use nacre_env::activity;
@@ -31,7 +30,7 @@ impl ObjectServer {
         let first =
             reads.first().map(|first| described(self.target_id(), export, &first.call, first.request));
         let _running = first.map(activity::begin);
-        if let Some(Err(status)) = reads.first().map(|first| await_others(self, export, first.request)) {
+        if let Some(Err(status)) = reads.first().map(|first| self.await_replay(export, first.request)) {
             reads.iter_mut().for_each(|read| read.result = Err(status));
             return;
         }

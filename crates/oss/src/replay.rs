@@ -5,16 +5,13 @@
 //! target executes one when each client of its last run has sent its next one, has ended its replay, or was given up.
 //! Requests that read or change data wait until then.
 
-use crate::arguments::check_object;
 use crate::changes::Changes;
-use crate::outcome::{Outcome, Refusal};
-use crate::service::{ObjectServer, attr};
 use nacre_dlm::LockService;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_rpc::Export;
 use nacre_types::{ClientUuid, Status, StatusResult, TransNo};
 use nacre_wire::lock::IoLock;
-use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use nacre_wire::oss::OssRequest;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -97,47 +94,6 @@ pub(crate) fn awaits_replay(request: &OssRequest) -> bool {
             | OssRequest::Examine { .. }
             | OssRequest::ListObjects { .. }
     ) && number_of(request).is_none()
-}
-
-/// Waits, before a new request, for the replay of what this run lacks.
-///
-/// # Errors
-/// As [`Replays::await_end`].
-pub(crate) fn await_others(server: &ObjectServer, export: &Export, request: &OssRequest) -> StatusResult<()> {
-    match &server.changes {
-        Some(changes) if changes.is_lacking() && awaits_replay(request) => {
-            server.replays.await_end(changes, &server.locks, export, &|| server.counters.is_stopping())
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Executes a replayed change in its turn, unless the target has it.
-pub(crate) fn replay(
-    server: &ObjectServer,
-    export: &Export,
-    request: &OssRequest,
-    number: TransNo,
-    bulk: Bulk<'_>,
-) -> Outcome {
-    let (Some(changes), Some(object)) = (&server.changes, request.object()) else {
-        return Err(Status::EPERM.into());
-    };
-    check_object(object, server.target.index)?;
-    if changes.has(&export.client, object, number) {
-        return match bulk {
-            Bulk::Send(data) => Ok((OssReply::written(data.len() as u32), 0)),
-            _ => Ok((OssReply::Attr(attr(server.target.store.attr(object)?)), 0)),
-        };
-    }
-    let is_stopping = || server.counters.is_stopping();
-    let _turn = server.replays.await_turn(number, changes, &server.locks, export, &is_stopping)?;
-    let outcome = server.run_request(export, request, bulk);
-    // A refused change is lost; one that was interrupted is sent again.
-    if !matches!(&outcome, Err(Refusal::Argument(Status::EVICTED | Status::EINTR | Status::ESHUTDOWN))) {
-        changes.note_replayed(&export.client, number)?;
-    }
-    outcome
 }
 
 impl Replays {
@@ -225,3 +181,6 @@ fn may_wait(export: &Export, is_stopping: &dyn Fn() -> bool) -> StatusResult<()>
     }
     if nacre_env::interrupted() { Err(Status::EINTR) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,13 +4,13 @@ use crate::arguments::{check_bulk, check_count, check_object, check_objects, che
 use crate::capabilities::Capabilities;
 use crate::changes::Changes;
 use crate::clients::LockClients;
-use crate::describe::{described, fallocate, make_faults, operation_of, seek};
+use crate::describe::{described, make_faults, operation_of, seek};
 use crate::destroyed::Destroyed;
 use crate::examine::{examine, list};
 use crate::locks::Target;
 use crate::outcome::{Outcome, Refusal};
 use crate::quota::{Charged, Quota, charge_in_fs};
-use crate::replay::{self, Replays};
+use crate::replay::{Replays, number_of};
 use crate::room::Room;
 use crate::scrub::DataScrub;
 use crate::seldom::{Seldom, is_expected};
@@ -35,7 +35,7 @@ use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::nodemap::Nodemaps;
 use nacre_types::{Capability, ClientUuid, Fid, JobId, Nid, Status, StatusResult, TargetId};
 use nacre_wire::lock::{IoLock, LockRequest};
-use nacre_wire::oss::{self, Advice, Bulk, Charge, FallocateKind, OssReply, OssRequest, OwnedObject, Statfs};
+use nacre_wire::oss::{self, Advice, Bulk, Charge, OssReply, OssRequest, OwnedObject, Statfs};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,7 +88,7 @@ pub struct ObjectServer {
     hold: Hold,
     pub(crate) trimmer: OnceLock<Trimmer>,
     pub(crate) scrub: OnceLock<DataScrub>,
-    quota: Quota,
+    pub(crate) quota: Quota,
     failures: Seldom,
 }
 
@@ -324,8 +324,8 @@ impl ObjectServer {
     /// Runs a request; each kind has a method of its own.
     fn run(&self, export: &Export, request: &OssRequest, bulk: Bulk<'_>) -> Outcome {
         make_faults(request)?;
-        let outcome = match replay::number_of(request) {
-            Some(number) => replay::replay(self, export, request, number, bulk),
+        let outcome = match number_of(request) {
+            Some(number) => self.replay(export, request, number, bulk),
             None => self.run_request(export, request, bulk),
         };
         if matches!(request, OssRequest::Write { .. }) {
@@ -349,13 +349,7 @@ impl ObjectServer {
             OssRequest::GetAttr { object, glimpse } => self.getattr(export, *object, *glimpse),
             OssRequest::DataVersion { object } => self.data_version(*object),
             OssRequest::Truncate { object, size, lock, written, charge } => {
-                check_object(*object, self.target.index)?;
-                check_range(*size, 0)?;
-                self.check_there(*object, *written)?;
-                let change = self.lock_change(export, *lock, *object, Extent::new(*size, Extent::EOF))?;
-                let charge = &charge_in_fs(export, charge);
-                let changed = self.changed(*object, charge, self.target.store.truncate(*object, *size))?;
-                Ok((self.numbered(export, *object, &change, changed), 0))
+                self.truncate(export, *lock, (*object, *written), *size, &charge_in_fs(export, charge))
             }
             OssRequest::Fallocate { object, kind, offset, len, lock, written, charge } => {
                 let (object, written, offset, len) = (*object, *written, *offset, *len);
@@ -444,26 +438,11 @@ impl ObjectServer {
         Ok((OssReply::Version { attr: attr(found), version }, 0))
     }
 
-    /// Completes a request that changes an object's size or space: the object may have changed even if the
-    /// request failed.
-    fn changed(
-        &self,
-        object: Fid,
-        charge: &Charge,
-        after: Result<ObjectAttr, ObjectError>,
-    ) -> Result<OssReply, Refusal> {
-        self.object_changed(object);
-        let after = after?;
-        self.refuse_destroyed(object)?;
-        self.quota.count_change(object, charge, &after);
-        Ok(OssReply::Attr(attr(after)))
-    }
-
     /// Destroys an object once more that a late change has created again.
     ///
     /// # Errors
     /// `ENOENT` for such an object.
-    fn refuse_destroyed(&self, object: Fid) -> Result<(), Refusal> {
+    pub(crate) fn refuse_destroyed(&self, object: Fid) -> Result<(), Refusal> {
         if !self.destroyed.contains(&object) {
             return Ok(());
         }
@@ -471,22 +450,6 @@ impl ObjectServer {
         self.quota.count_destroyed(|accounts| accounts.destroyed(&[object]));
         self.object_changed(object);
         Err(Status::ENOENT.into())
-    }
-
-    fn fallocate(&self, export: &Export, lock: IoLock, kind: FallocateKind, what: &Charged<'_>) -> Outcome {
-        let Charged { object, charge, written, offset, len, .. } = *what;
-        check_object(object, self.target.index)?;
-        check_range(offset, len)?;
-        self.check_there(object, written)?;
-        let change = self.lock_change(export, lock, object, extent(offset, len))?;
-        let charged = match kind {
-            FallocateKind::Punch => (None, false),
-            _ => self.quota.charge(export, what)?,
-        };
-        let after = self.target.store.fallocate(object, fallocate(kind), offset, len);
-        self.quota.charged(charged);
-        let changed = self.changed(object, charge, after)?;
-        Ok((self.numbered(export, object, &change, changed), len))
     }
 
     fn sync(&self, object: Option<Fid>) -> Outcome {
@@ -775,7 +738,7 @@ impl ObjectServer {
         if let Some(standing) = export.standing() {
             check_standing(&standing, request)?;
         }
-        replay::await_others(self, export, request)?;
+        self.await_replay(export, request)?;
         let operation = operation_of(request);
         let job = call.job.map(|job| (job, Instant::now()));
         self.hold.pass(Moment::Before, request);

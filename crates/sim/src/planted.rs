@@ -55,6 +55,8 @@ pub enum Bug {
     TruncateForgotten,
     /// An OST answers a sync, and syncs nothing.
     SyncSkipped,
+    /// An OST answers the replay of lost writes, and writes nothing.
+    DataReplayForgotten,
     /// An OST answers a read as it answered the first one of the same range.
     ReadRemembered,
     /// An OST grants every lock at once.
@@ -74,7 +76,7 @@ pub enum Bug {
 }
 
 /// All bugs but [`Bug::RenameInTwoSteps`], for which a power cut has to come between two changes.
-pub const BUGS: [Bug; 24] = [
+pub const BUGS: [Bug; 25] = [
     Bug::CreateIgnoresExclusive,
     Bug::UnlinkOnlyAnswers,
     Bug::RenameOnlyAnswers,
@@ -92,6 +94,7 @@ pub const BUGS: [Bug; 24] = [
     Bug::WriteShifted,
     Bug::TruncateForgotten,
     Bug::SyncSkipped,
+    Bug::DataReplayForgotten,
     Bug::ReadRemembered,
     Bug::LocksForAll,
     Bug::DestroyForgotten,
@@ -106,7 +109,7 @@ impl Bug {
     pub fn needs(self) -> Needs {
         match self {
             Bug::CommitSkipped | Bug::ReplayForgotten => Needs::MdtPower,
-            Bug::SyncSkipped | Bug::FileSyncForgotten => Needs::OstPower,
+            Bug::SyncSkipped | Bug::DataReplayForgotten | Bug::FileSyncForgotten => Needs::OstPower,
             Bug::AnswersForgotten | Bug::ReconnectIgnored => Needs::MdtKills,
             _ => Needs::Nothing,
         }

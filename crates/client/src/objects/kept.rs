@@ -228,7 +228,7 @@ impl Kept {
     }
 
     /// True if the OST is to be asked to make changes durable that are as old as this.
-    pub fn is_due(&self, age: Duration) -> bool {
+    fn is_due(&self, age: Duration) -> bool {
         self.state.lock().since.is_some_and(|since| since.elapsed() >= age)
     }
 
@@ -386,7 +386,7 @@ impl<'a> Keeping<'a> {
                 }
                 (reply, Next::Done) => return Ok(reply),
                 (reply, Next::Full) => {
-                    if let Err(status) = self.sync()
+                    if let Err(status) = self.sync(None)
                         && status != Status::EINTR
                     {
                         self.kept.let_go_beyond(bytes_max);
@@ -397,14 +397,29 @@ impl<'a> Keeping<'a> {
         }
     }
 
-    /// Asks the OST to make everything durable.
-    fn sync(&self) -> StatusResult<()> {
+    /// Asks the OST to make everything durable; within `limit` if there is one.
+    fn sync(&self, limit: Option<Duration>) -> StatusResult<()> {
         let request = OssRequest::Sync { object: None };
         let before = self.kept.before(self.inner, &request);
-        let reply = self.inner.call(&request, Bulk::None)?;
+        let reply = match limit {
+            Some(limit) => self.inner.call_within(&request, limit)?,
+            None => self.inner.call(&request, Bulk::None)?,
+        };
         if let Some(before) = before {
             self.kept.after(before, &request, None, reply, 0);
         }
         Ok(())
     }
+
+    /// Asks the OST to make everything durable, within `limit`, if kept changes are old enough.
+    ///
+    /// # Errors
+    /// Those of the OST; `ETIMEDOUT`.
+    pub fn sync_old(&self, limit: Duration) -> StatusResult<()> {
+        let age = self.inner.tunables().map_or(Duration::MAX, |tunables| tunables.kept_age_max());
+        if self.kept.is_due(age) { self.sync(Some(limit)) } else { Ok(()) }
+    }
 }
+
+#[cfg(test)]
+mod tests;

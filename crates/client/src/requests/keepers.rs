@@ -1,11 +1,9 @@
 //! Changes that OSTs may lose, by OST, and the thread that has them made durable.
 
-use crate::objects::kept::Kept;
-use crate::requests::Requests;
+use crate::objects::kept::{Keeping, Kept};
 use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_rpc::{OssEndpoint, Recovery};
 use nacre_types::{Status, StatusResult};
-use nacre_wire::oss::OssRequest;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -23,25 +21,34 @@ struct Work {
     has_any: bool,
 }
 
+/// The changes of one OST, and its endpoint.
+type Ost = (Arc<Kept>, Arc<dyn OssEndpoint>);
+
 /// See the [module documentation](self).
-#[derive(Default)]
 pub(crate) struct Keepers {
-    osts: RwLock<BTreeMap<u16, Arc<Kept>>>,
+    osts: RwLock<BTreeMap<u16, Ost>>,
     work: Mutex<Work>,
     changed: Condvar,
+    /// Handle to this, for the thread.
+    me: Weak<Keepers>,
 }
 
 impl Keepers {
-    /// Adds the set of an OST; `requests` has this.
-    pub fn add(&self, ost_index: u16, requests: &Weak<Requests>) -> Arc<Kept> {
-        let requests = requests.clone();
-        let on_first = move || {
-            if let Some(requests) = requests.upgrade() {
-                Keepers::wake(&requests);
-            }
-        };
-        let kept = Arc::new(Kept::new(Box::new(on_first)));
-        self.osts.write().entry(ost_index).or_insert(kept).clone()
+    pub fn new() -> Arc<Keepers> {
+        Arc::new_cyclic(|me| Keepers {
+            osts: RwLock::default(),
+            work: Mutex::default(),
+            changed: Condvar::new(),
+            me: me.clone(),
+        })
+    }
+
+    /// Adds the set of an OST with this endpoint.
+    pub fn add(&self, ost_index: u16, endpoint: &Arc<dyn OssEndpoint>) -> Arc<Kept> {
+        let me = self.me.clone();
+        let on_first = move || me.upgrade().iter().for_each(|keepers| keepers.wake());
+        let new = || (Arc::new(Kept::new(Box::new(on_first))), endpoint.clone());
+        self.osts.write().entry(ost_index).or_insert_with(new).0.clone()
     }
 
     /// Ends the thread.
@@ -55,21 +62,20 @@ impl Keepers {
     /// # Errors
     /// Those after which it has to be called again.
     pub fn replay(&self, ost_index: u16, endpoint: &dyn OssEndpoint, recovery: Recovery) -> StatusResult<()> {
-        let kept = self.osts.read().get(&ost_index).cloned();
+        let kept = self.osts.read().get(&ost_index).map(|(kept, _)| kept.clone());
         kept.map_or(Ok(()), |kept| kept.replay(ost_index, endpoint, recovery))
     }
 
     /// Wakes or starts the thread.
-    fn wake(requests: &Arc<Requests>) {
-        let this = &requests.keepers;
-        let mut work = this.work.lock();
+    fn wake(self: &Arc<Keepers>) {
+        let mut work = self.work.lock();
         work.has_any = true;
-        this.changed.notify_all();
+        self.changed.notify_all();
         if work.is_running || work.is_stopped {
             return;
         }
-        let requests = requests.clone();
-        let run = move || while requests.keepers.sync_old(&requests) {};
+        let this = self.clone();
+        let run = move || while this.sync_old() {};
         match nacre_env::thread::Builder::new().name("kept".into()).spawn(run) {
             Ok(_) => work.is_running = true,
             // Writers have changes made durable when there are too many.
@@ -78,7 +84,7 @@ impl Keepers {
     }
 
     /// Waits a while, then has old changes made durable. False if the thread is to end.
-    fn sync_old(&self, requests: &Requests) -> bool {
+    fn sync_old(&self) -> bool {
         let mut work = self.work.lock();
         while !work.has_any && !work.is_stopped {
             self.changed.wait(&mut work);
@@ -91,21 +97,16 @@ impl Keepers {
         }
         work.has_any = false;
         drop(work);
-        let all: Vec<(u16, Arc<Kept>)> =
-            self.osts.read().iter().map(|(index, kept)| (*index, kept.clone())).collect();
-        for (index, kept) in all.iter().filter(|(_, kept)| kept.has_any()) {
-            let Some(endpoint) = requests.osts.get(*index) else { continue };
-            let age = endpoint.tunables().map_or(Duration::MAX, |tunables| tunables.kept_age_max());
-            if !kept.is_due(age) {
-                continue;
-            }
-            match endpoint.call_within(&OssRequest::Sync { object: None }, SYNC_MAX) {
-                Ok(_) | Err(Status::ETIMEDOUT | Status::ESHUTDOWN) => {}
+        let all: Vec<(u16, Ost)> =
+            self.osts.read().iter().map(|(index, ost)| (*index, ost.clone())).collect();
+        for (index, (kept, inner)) in &all {
+            match (Keeping { inner: &**inner, kept }).sync_old(SYNC_MAX) {
+                Ok(()) | Err(Status::ETIMEDOUT | Status::ESHUTDOWN) => {}
                 Err(status) => log::warn!("making changes durable at OST{index:04x}: {status}"),
             }
         }
         let mut work = self.work.lock();
-        work.has_any |= all.iter().any(|(_, kept)| kept.has_any());
+        work.has_any |= all.iter().any(|(_, (kept, _))| kept.has_any());
         !work.is_stopped
     }
 }

@@ -6,7 +6,7 @@ use nacre_lock::{LockGrant, Outcome};
 use nacre_oss::ObjectServer;
 use nacre_rpc::{Call, Export, OssService, ReadCall};
 use nacre_types::{Fid, StatusResult};
-use nacre_wire::lock::LockRequest;
+use nacre_wire::lock::{IoLock, LockRequest};
 use nacre_wire::mds::Statfs;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::collections::BTreeMap;
@@ -38,6 +38,11 @@ impl PlantedOss {
         let run = |request: &OssRequest, data| self.inner.handle(export, call, request, Bulk::Send(data));
         let all = OssReply::written(data.len() as u32);
         match self.bug {
+            Bug::DataReplayForgotten
+                if matches!(request, OssRequest::Write { lock: IoLock::Replay(_), .. }) =>
+            {
+                Ok(all)
+            }
             Bug::WriteForgotten if self.turn.is_each(5) => Ok(all),
             Bug::WriteCutShort if data.len() > LARGE => run(request, &data[..data.len() / 2]).map(|_| all),
             Bug::WriteShifted if self.turn.is_each(7) => {
