@@ -10,10 +10,8 @@ mod observe;
 mod perform;
 mod promise;
 mod tree;
-mod watch;
 mod workload;
 
-pub(crate) use watch::{WatchedDevice, WatchedOss, Watcher};
 pub use workload::{Action, Workload, workloads};
 
 use crate::cluster::{Cluster, Shape};
@@ -185,7 +183,7 @@ impl Run<'_> {
         let recorder = Recorder::new(cluster.targets.len(), observer, self.scratch.join("captures"));
         for (disk, target) in cluster.targets.iter_mut().enumerate() {
             target.disk.log = recorder.witness(disk);
-            target.disk.watcher = Some(Watcher { recorder: recorder.clone(), disk });
+            target.disk.watcher = Some(recorder.watcher(disk));
         }
         cluster.start_targets()?;
         let mount = cluster.mount(0).map_err(|status| format!("cannot be mounted: {status}"))?;

@@ -1,6 +1,6 @@
 //! What a host of a target keeps when a process ends, or its power is cut.
 
-use crate::crash::Watcher;
+use crate::watch::Watcher;
 use nacre_store::meta::witness::{Medium, Witness};
 use nacre_store::object::block::device::MemoryDevice;
 use nacre_store::object::file::memory::Tree;
@@ -75,7 +75,7 @@ pub(crate) struct Disk {
     pub(crate) log: Arc<Witness>,
     pub(crate) objects: Objects,
     /// What watches its flushes.
-    pub(crate) watcher: Option<Watcher>,
+    pub(crate) watcher: Option<Arc<dyn Watcher>>,
 }
 
 impl Disk {

@@ -20,6 +20,7 @@ mod random;
 mod run;
 mod shrink;
 mod target;
+mod watch;
 
 pub use cluster::{Cluster, Shape};
 pub use crash::{Action, Exploration, Tally, Workload, explore, workloads};

@@ -1,9 +1,9 @@
 //! Targets: a server process on a host of its own, as a node of a cluster assembles it.
 
-use crate::crash::{WatchedDevice, WatchedOss};
 use crate::disk::{Backend, Disk, Objects};
 use crate::host::{Host, Process};
 use crate::planted::{Bug, PlantedMds, PlantedOss};
+use crate::watch::{WatchedDevice, WatchedOss};
 use nacre_layout::LayoutRequest;
 use nacre_mds::{Mds, MdsConfig};
 use nacre_oss::{ObjectServer, OssConfig};

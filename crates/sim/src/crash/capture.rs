@@ -6,6 +6,7 @@
 //! at another time can leave, except the order in which unsynced writes were made.
 
 use crate::disk::{Disk, Objects};
+use crate::watch::Watcher;
 use fastrand::Rng;
 use nacre_env::sim::{self, ProcessNumber};
 use nacre_env::sync::Mutex;
@@ -206,15 +207,9 @@ impl Recorder {
         std::mem::take(&mut state.captures)
     }
 
-    /// Counts a change of the objects of a disk.
-    pub(crate) fn note_write(&self, disk: usize) {
-        self.counts[disk].writes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Captures the disks before the objects of one are flushed.
-    pub(crate) fn note_flush(&self, disk: usize) {
-        self.capture(None);
-        self.counts[disk].flushes.fetch_add(1, Ordering::Relaxed);
+    /// Returns what watches the objects of a disk.
+    pub(crate) fn watcher(self: &Arc<Recorder>, disk: usize) -> Arc<dyn Watcher> {
+        Arc::new(WatchedObjects { recorder: self.clone(), disk })
     }
 
     /// Looks at a log, which was written to, or begins or ends a flush.
@@ -264,6 +259,23 @@ impl Recorder {
             copies.push(copy);
         }
         Ok(Capture { moment, disks: copies, parts, files: hasher.finish() })
+    }
+}
+
+/// The objects of a disk: each flush is a persistence point.
+struct WatchedObjects {
+    recorder: Arc<Recorder>,
+    disk: usize,
+}
+
+impl Watcher for WatchedObjects {
+    fn note_write(&self) {
+        self.recorder.counts[self.disk].writes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn note_flush(&self) {
+        self.recorder.capture(None);
+        self.recorder.counts[self.disk].flushes.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -278,15 +278,30 @@ pub fn workloads(length: usize, part: (usize, usize)) -> Vec<Workload> {
 mod tests {
     use super::*;
 
+    fn texts(length: usize, part: (usize, usize)) -> Vec<String> {
+        workloads(length, part).iter().map(ToString::to_string).collect()
+    }
+
     #[test]
-    fn workloads_of_one_operation_are_those_that_differ() {
-        let all: Vec<String> = workloads(1, (0, 1)).iter().map(ToString::to_string).collect();
-        println!("{}", all.join("\n"));
-        println!("{}", workloads(2, (0, 1)).len());
-        assert_eq!(all.iter().filter(|text| text.contains("Create")).count(), 1);
-        let mut once = all.clone();
-        once.sort();
-        once.dedup();
-        assert_eq!(once.len(), all.len());
+    fn workloads_that_differ_by_names_or_directories_alone_are_enumerated_once() {
+        let one = texts(1, (0, 1));
+        assert_eq!(one.len(), 25);
+        let renames: Vec<&String> = one.iter().filter(|text| text.contains("] Rename /a/a ")).collect();
+        assert_eq!(renames.len(), 8, "files or directories, within or across, onto nothing or something");
+        assert!(one.contains(&"[/a/] Create /a/a;".to_owned()));
+        let two = texts(2, (0, 1));
+        assert!(two.contains(&"[] Mkdir /a; Create /a/a;".to_owned()));
+        assert!(!two.iter().any(|text| text.contains("] Create /a/b;")));
+        let different: std::collections::HashSet<&String> = two.iter().collect();
+        assert_eq!(different.len(), two.len());
+    }
+
+    #[test]
+    fn shares_are_all_workloads_together() {
+        let mut shares = [texts(2, (0, 2)), texts(2, (1, 2))].concat();
+        let mut all = texts(2, (0, 1));
+        shares.sort();
+        all.sort();
+        assert_eq!(shares, all);
     }
 }

@@ -1,6 +1,5 @@
-//! What notifies a recorder of flushes: a device, and the service of an OST.
+//! Media that report their writes and flushes: a device, and the service of an OST.
 
-use super::capture::Recorder;
 use nacre_rpc::{Call, Export, OssService, ReadCall};
 use nacre_store::object::block::device::{
     BlockDevice, DeviceInfo, DeviceStats, Fetch, MemoryDevice, ReadOp, WriteOp,
@@ -11,17 +10,18 @@ use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::io;
 use std::sync::Arc;
 
-/// A recorder, and the number of the disk that it watches.
-#[derive(Clone)]
-pub(crate) struct Watcher {
-    pub(crate) recorder: Arc<Recorder>,
-    pub(crate) disk: usize,
+/// What learns of the writes and flushes of the objects of a disk.
+pub(crate) trait Watcher: Send + Sync {
+    /// Called before objects change.
+    fn note_write(&self);
+    /// Called before changes become durable.
+    fn note_flush(&self);
 }
 
 /// A device whose flushes are persistence points.
 pub(crate) struct WatchedDevice {
     pub(crate) inner: Arc<MemoryDevice>,
-    pub(crate) watcher: Watcher,
+    pub(crate) watcher: Arc<dyn Watcher>,
 }
 
 impl BlockDevice for WatchedDevice {
@@ -34,17 +34,17 @@ impl BlockDevice for WatchedDevice {
     }
 
     fn write(&self, batch: &[WriteOp<'_>]) -> io::Result<()> {
-        self.watcher.recorder.note_write(self.watcher.disk);
+        self.watcher.note_write();
         self.inner.write(batch)
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.watcher.recorder.note_flush(self.watcher.disk);
+        self.watcher.note_flush();
         self.inner.flush()
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.watcher.recorder.note_write(self.watcher.disk);
+        self.watcher.note_write();
         self.inner.discard(offset, len)
     }
 
@@ -64,7 +64,7 @@ impl BlockDevice for WatchedDevice {
 /// A service over slot files: a request to sync is a persistence point, as the files are flushed one by one.
 pub(crate) struct WatchedOss {
     pub(crate) inner: Arc<dyn OssService>,
-    pub(crate) watcher: Watcher,
+    pub(crate) watcher: Arc<dyn Watcher>,
 }
 
 impl OssService for WatchedOss {
@@ -87,11 +87,10 @@ impl OssService for WatchedOss {
         request: &OssRequest,
         bulk: Bulk<'_>,
     ) -> StatusResult<OssReply> {
-        let Watcher { recorder, disk } = &self.watcher;
         match request {
-            OssRequest::Sync { .. } => recorder.note_flush(*disk),
+            OssRequest::Sync { .. } => self.watcher.note_flush(),
             OssRequest::Read { .. } | OssRequest::GetAttr { .. } | OssRequest::Locks { .. } => {}
-            _ => recorder.note_write(*disk),
+            _ => self.watcher.note_write(),
         }
         self.inner.handle(export, call, request, bulk)
     }
