@@ -11,6 +11,8 @@ pub const CHANGES_VERSION: u8 = 1;
 pub struct DataRunRecord {
     /// True if the run has ended in order: all changes are durable.
     pub clean: bool,
+    /// True if clients on other hosts have changed something in the run.
+    pub has_keepers: bool,
     /// Boot id of its host.
     pub boot_id: [u8; 16],
     /// Number after which its changes are numbered.
@@ -30,6 +32,7 @@ impl DataRunRecord {
         let mut out = [0u8; DATA_RUN_LEN];
         out[0] = CHANGES_VERSION;
         out[1] = u8::from(self.clean);
+        out[2] = u8::from(self.has_keepers);
         out[8..24].copy_from_slice(&self.boot_id);
         out[24..32].copy_from_slice(&self.first.to_le_bytes());
         out[32..40].copy_from_slice(&self.committed.to_le_bytes());
@@ -43,16 +46,17 @@ impl DataRunRecord {
     /// If the bytes are not a record of this version.
     pub fn decode(bytes: &[u8]) -> Result<DataRunRecord, DecodeError> {
         let mut reader = Reader::new(bytes, CHANGES_VERSION)?;
-        let clean = match reader.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(DecodeError::Field("clean")),
+        let mut flag = |name| match reader.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(DecodeError::Field(name)),
         };
-        reader.reserved::<6>()?;
+        let (clean, has_keepers) = (flag("clean")?, flag("has_keepers")?);
+        reader.reserved::<5>()?;
         let boot_id = reader.array()?;
         let (first, committed, lacking) = (reader.u64()?, reader.u64()?, reader.u64()?);
         reader.end()?;
-        Ok(DataRunRecord { clean, boot_id, first, committed, lacking })
+        Ok(DataRunRecord { clean, has_keepers, boot_id, first, committed, lacking })
     }
 }
 
@@ -98,8 +102,15 @@ mod tests {
 
     #[test]
     fn records_have_these_bytes() {
-        let run = DataRunRecord { clean: true, boot_id: [7; 16], first: 5, committed: 1 << 32, lacking: 9 };
-        let mut bytes = vec![1, 1, 0, 0, 0, 0, 0, 0];
+        let run = DataRunRecord {
+            clean: true,
+            has_keepers: true,
+            boot_id: [7; 16],
+            first: 5,
+            committed: 1 << 32,
+            lacking: 9,
+        };
+        let mut bytes = vec![1, 1, 1, 0, 0, 0, 0, 0];
         bytes.extend_from_slice(&[7; 16]);
         bytes.extend_from_slice(&[5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!((run.encode().to_vec(), DataRunRecord::decode(&bytes)), (bytes.clone(), Ok(run)));

@@ -93,8 +93,8 @@ fn marks_in(index: &MetaStore, table: nacre_store::Table) -> io::Result<Vec<([u8
 }
 
 impl Changes {
-    /// Begins a run of the target. Changes of earlier runs are made durable, unless the host was booted since: then
-    /// clients replay them.
+    /// Begins a run of the target. Changes of clients that keep them are made durable, unless the host was booted since:
+    /// then clients replay them.
     ///
     /// # Errors
     /// If the store cannot be read or synced.
@@ -110,16 +110,20 @@ impl Changes {
         if is_booted && (run.lacking != 0 || !was_clean) {
             run.lacking = first;
         } else if run.lacking == 0 {
-            store.sync_all().map_err(io::Error::other)?;
+            // Which objects they concern is not known any more. Without such clients a start does not wait for the disk.
+            if run.has_keepers && !was_clean {
+                store.sync_all().map_err(io::Error::other)?;
+            }
             run.committed = first;
         }
-        run = DataRunRecord { clean: false, boot_id, first, ..run };
+        let has_keepers = run.lacking != 0;
+        run = DataRunRecord { clean: false, has_keepers, boot_id, first, ..run };
         let changes = Changes {
             store: store.clone(),
             last: AtomicU64::new(first),
             committed: AtomicU64::new(run.committed),
             lacking: AtomicU64::new(run.lacking),
-            has_keepers: AtomicBool::new(run.lacking != 0),
+            has_keepers: AtomicBool::new(has_keepers),
             changed: Mutex::default(),
             marks: Mutex::default(),
             replayed: Mutex::default(),
@@ -154,6 +158,12 @@ impl Changes {
     pub fn note_keeper(&self, export: &Export) -> bool {
         let keeps = keeps(export);
         if keeps && !self.has_keepers.load(Ordering::SeqCst) {
+            let mut commits = self.commits.lock();
+            commits.run.has_keepers = true;
+            // The next run reads it if only this process ends.
+            if let Err(error) = self.save(&commits.run, false) {
+                log::error!("a client that keeps its changes cannot be noted: {error}");
+            }
             self.has_keepers.store(true, Ordering::SeqCst);
         }
         keeps
