@@ -12,7 +12,7 @@ mod promise;
 mod tree;
 mod workload;
 
-pub use workload::{Action, Workload, workloads};
+pub use workload::{Workload, workloads};
 
 use crate::cluster::{Cluster, Shape};
 use crate::disk::{Backend, Disk};

@@ -23,7 +23,7 @@ mod target;
 mod watch;
 
 pub use cluster::{Cluster, Shape};
-pub use crash::{Action, Exploration, Tally, Workload, explore, workloads};
+pub use crash::{Exploration, Tally, Workload, explore, workloads};
 pub use disk::Backend;
 pub use fault::{Fault, Node, Timed};
 pub use host::Host;

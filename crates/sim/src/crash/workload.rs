@@ -14,10 +14,10 @@ use std::sync::Arc;
 const DIRECTORIES: u8 = 2;
 const NAMES: u8 = 3;
 
-/// An operation of a workload. `fdatasync` is `fsync`: clients have one call for both.
+/// An operation of a workload, with the name of a system call; sizes are constants of the tree. `fdatasync` is
+/// `fsync`: clients have one call for both.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "the names are those of system calls; sizes are constants of the tree")]
-pub enum Action {
+pub(crate) enum Action {
     Create(Path),
     Write(Path),
     Append(Path),
@@ -73,13 +73,13 @@ pub(crate) struct Existing {
     pub(crate) directory: bool,
 }
 
-/// A workload without its last persistence operation.
+/// A workload. Its text has what exists before in brackets, then the operations.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Workload {
     /// Synced files and directories, parents first.
     pub(crate) existing: Vec<Existing>,
     /// Operations, one after the other.
-    pub actions: Vec<Action>,
+    pub(crate) actions: Vec<Action>,
 }
 
 impl fmt::Display for Workload {
