@@ -193,7 +193,7 @@ impl Run<'_> {
         let disks = cluster.targets.iter().map(|target| target.disk.share()).collect();
         let mut performer = Performer::new(&mount, self.exploration);
         let performed = mount.process.run(|| self.perform(&mut performer, &recorder, (disks, processes)));
-        let captures = recorder.take(true);
+        let captures = recorder.end();
         drop(performer);
         mount.stop();
         let stopped = cluster.stop();

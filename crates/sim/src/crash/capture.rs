@@ -200,10 +200,10 @@ impl Recorder {
         self.state.lock().moment = moment;
     }
 
-    /// Returns what was captured so far, and with `ends` captures nothing further.
-    pub(crate) fn take(&self, ends: bool) -> Vec<Capture> {
+    /// Stops capturing, and returns what was captured.
+    pub(crate) fn end(&self) -> Vec<Capture> {
         let mut state = self.state.lock();
-        state.is_on &= !ends;
+        state.is_on = false;
         std::mem::take(&mut state.captures)
     }
 
