@@ -260,7 +260,7 @@ fn a_second_power_cut_or_kill_during_the_replay_loses_nothing() {
     let writes: Vec<Operation> = (0..20).map(|number| write_at(0, number * 3000, 4096, false)).collect();
     let end = vec![pause(2500), read_at(0, 0, 70_000)];
     let program = |ms| [vec![pause(ms), open(0, 0, false)], writes.clone(), end.clone()].concat();
-    for (ost, later_ms) in [(0, 0), (1, 3), (0, 20), (1, 500)] {
+    for (ost, later_ms) in [(0, 3), (1, 20)] {
         let again = power_of(ost, 702 + later_ms, 300);
         let kill = Timed { fault: Fault::Kill(Node::Ost(ost)), ..again };
         let first = power_of(ost, 400, 300);

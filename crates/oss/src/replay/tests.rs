@@ -1,13 +1,14 @@
 //! Runs of a target whose host is booted in between.
 
 use super::*;
-use crate::service::OssConfig;
+use crate::service::{ObjectServer, OssConfig};
 use nacre_ondisk::DataRunRecord;
 use nacre_rpc::{Call, NoCallbacks, OssService};
 use nacre_store::Batch;
 use nacre_store::object::{DATA_RUN, FileStore, FileStoreOptions, ObjectStore};
 use nacre_types::{Cred, Fid, Nid};
 use nacre_wire::lock::LockRequest;
+use nacre_wire::oss::{Bulk, OssReply};
 use std::sync::Arc;
 
 /// A target on a disk that outlives its runs.

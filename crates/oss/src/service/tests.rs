@@ -8,7 +8,7 @@ use nacre_types::Cred;
 use nacre_types::limits::BULK_MAX;
 use nacre_types::{ClientUuid, Nid};
 use nacre_wire::lock::IoLock;
-use nacre_wire::oss::SeekKind;
+use nacre_wire::oss::{FallocateKind, SeekKind};
 use proptest::prelude::*;
 
 struct World {
