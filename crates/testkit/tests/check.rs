@@ -6,7 +6,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use nacre_layout::{Layout, StripeObject, user};
 use nacre_ondisk::{DirentRecord, InodeRecord, OwnerRecord};
