@@ -148,6 +148,11 @@ impl Replays {
         self.state.lock().entitled.remove(client);
     }
 
+    /// Returns true if this run began without changes that the last one had answered.
+    pub fn may_lack(&self) -> bool {
+        self.runs.may_lack
+    }
+
     /// Returns true if this run began with a gap in which a transaction of this number is lost.
     pub fn is_lost(&self, transno: TransNo) -> bool {
         is_in_gap(self.losses(), transno)

@@ -290,8 +290,18 @@ impl Resolver {
         }
     }
 
+    /// True while other MDTs may return transactions that this coordinator has lost with its host: they are not open
+    /// here, and would count as finished.
+    fn may_get_lost_ones_back(&self) -> bool {
+        let replays = &self.leaves.replays;
+        replays.has_restored() || replays.may_lack() && !self.leaves.transactions.has_greeted_all()
+    }
+
     /// Forgets transactions coordinated here whose parts are all durable.
     fn forget_what_is_durable(&self) {
+        if self.may_get_lost_ones_back() {
+            return;
+        }
         let synced = self.leaves.store.last_committed();
         let done: Vec<Arc<Transaction>> = {
             let state = self.leaves.transactions.state.lock();

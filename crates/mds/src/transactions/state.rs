@@ -569,6 +569,13 @@ impl Transactions {
         !self.has_all && self.began.elapsed() < GREETING_TIMEOUT
     }
 
+    /// Returns true if every other MDT has answered which transactions are to be redone.
+    pub(super) fn has_greeted_all(&self) -> bool {
+        let peers = self.peers.read();
+        let state = self.state.lock();
+        peers.keys().all(|mdt| state.greeted.contains(mdt))
+    }
+
     /// Waits until every other MDT was asked which transactions are to be redone, for a limited time after
     /// the start: an unreachable MDT may have none, and must not block all clients. Returns at once after a
     /// clean stop, which leaves nothing to redo.
