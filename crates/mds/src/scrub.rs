@@ -41,6 +41,8 @@ const ATTENDED: Duration = Duration::from_secs(15);
 const STORED_EVERY: Duration = Duration::from_secs(5);
 /// Pause after a step that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// Time in which another target has to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
 
 /// Part of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -346,6 +348,21 @@ impl Scrub {
             state.status.findings.pop_front();
         }
         state.status.findings.push_back(Finding { kind, fid, text, is_repaired });
+    }
+
+    /// Runs requests to another target for a limited time: one that is down holds up neither the stop of this target nor
+    /// the clients that wait for a locked inode.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT`; `ESHUTDOWN`; those of `ask`.
+    fn within<R>(&self, ask: impl FnOnce() -> StatusResult<R>) -> StatusResult<R> {
+        if self.leaves.signal.is_stopping() {
+            return Err(Status::ESHUTDOWN);
+        }
+        match nacre_env::until(Instant::now() + ANSWER_MAX, ask) {
+            Err(Status::EINTR) => Err(Status::ETIMEDOUT),
+            outcome => outcome,
+        }
     }
 
     fn skip(&self, status: Status) {

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use nacre_layout::{Layout, StripeObject, user};
 use nacre_ondisk::{DirentRecord, InodeRecord, OwnerRecord};
@@ -15,6 +16,7 @@ use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, text, wait};
 use nacre_types::{AttrFlags, Fid, Owners};
+use rustix::process::Signal;
 
 const INODES: Table = Table(2);
 const DIRENTS: Table = Table(3);
@@ -338,5 +340,31 @@ fn a_check_continues_where_it_was_stopped_even_after_a_restart() {
     lctl(&cluster, &["lfsck_start", "-A", "-M", MDT, "-n", "-r"]);
     let all = complete(&cluster);
     assert!(rest > 0 && rest < all, "{rest} of {all}");
+    cluster.stop_and_check();
+}
+
+/// The thread of the check waited for the OST without a limit, and a stop of the MDT waited for the thread.
+#[test]
+fn a_check_passes_over_a_target_that_hangs_and_holds_up_no_stop() {
+    let Some(mut cluster) = start(Shape::Separate, "chkhang", 1) else { return };
+    let dir = cluster.directory("d");
+    (0..20).for_each(|number| fs::write(dir.join(number.to_string()), b"text").expect("written"));
+    cluster.lfs(&["setstripe", "-c", "1", "-i", "0", text(&dir.join("placed"))]).success();
+    fs::write(dir.join("placed"), vec![1; 1 << 20]).expect("written");
+    let (ost, mdt) = (cluster.pid("ost0000"), cluster.pid("mdt0000"));
+    cluster.signal(ost, Signal::STOP);
+    cluster.lctl(&["lfsck_start", "-M", "chkhang-MDT0000", "-n", "-r"]).success();
+    wait::until(Duration::from_secs(120), "the objects of the OST are skipped", || {
+        let text = cluster.lctl(&["lfsck_query", "-M", "chkhang-MDT0000"]).success().stdout;
+        let skipped = text.lines().find_map(|line| line.strip_prefix("skipped: "));
+        (skipped.expect("the number is shown") != "0").then_some(())
+    });
+    cluster.signal(mdt, Signal::TERM);
+    wait::until(Duration::from_secs(120), "the MDT stops", || {
+        let stat = fs::read_to_string(format!("/proc/{mdt}/stat")).unwrap_or_default();
+        (stat.is_empty() || stat.contains(") Z ")).then_some(())
+    });
+    cluster.signal(ost, Signal::CONT);
+    cluster.start_all();
     cluster.stop_and_check();
 }

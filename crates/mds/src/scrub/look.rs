@@ -217,7 +217,7 @@ impl Scrub {
         }
         let mut lists = ShardLists::new();
         for (parent, name) in links {
-            if !self.leads_to(parent, name, fid, &mut lists)? {
+            if !self.within(|| self.leads_to(parent, name, fid, &mut lists))? {
                 let shown = String::from_utf8_lossy(name);
                 add(Kind::Links, format!("says that {parent} has its name '{shown}'"), Fix::Offline);
             }
@@ -324,7 +324,7 @@ impl Scrub {
                 Some(Ok(child)) => Some(child),
                 None => None,
             },
-            false => self.core.coordinator.inode_elsewhere(&fid)?,
+            false => self.within(|| self.core.coordinator.inode_elsewhere(&fid))?,
         };
         let (name, right) = (name.to_vec(), child.as_ref().map(|child| child.attr.kind()));
         match (child, right) {
@@ -364,7 +364,7 @@ impl Scrub {
     ) -> StatusResult<()> {
         let mut add = |kind, text| found.push(Suspicion { kind, text, fix: Fix::Offline });
         if is_shard(record) {
-            let master = self.core.coordinator.record_anywhere(&record.parent)?;
+            let master = self.within(|| self.core.coordinator.record_anywhere(&record.parent))?;
             let list = master.and_then(|master| shards_of(&master).ok().flatten());
             if !list.is_some_and(|list| list.shards.contains(fid)) {
                 add(Kind::Shard, format!("is no shard of {}, as it says", record.parent));
@@ -376,7 +376,7 @@ impl Scrub {
             return Ok(());
         };
         for shard in layout.shards.iter().filter(|shard| *shard != fid) {
-            if self.core.coordinator.record_anywhere(shard)?.is_none() {
+            if self.within(|| self.core.coordinator.record_anywhere(shard))?.is_none() {
                 add(Kind::ShardList, format!("has lost its shard {shard}"));
             }
         }

@@ -45,7 +45,7 @@ impl Scrub {
     }
 
     fn ask(&self, ost: u16, request: OssRequest) -> StatusResult<Vec<KnownObject>> {
-        match self.leaves.osts.call(ost, &request)? {
+        match self.within(|| self.leaves.osts.call(ost, &request))? {
             OssReply::Known(found) => Ok(found),
             _ => Err(Status::EPROTO),
         }
@@ -181,7 +181,7 @@ impl Scrub {
         if !is_same || is_known || self.is_named_by(&file, ost, &known.object)? {
             return Ok(());
         }
-        let exists = self.core.coordinator.record_anywhere(&file)?.is_some();
+        let exists = self.within(|| self.core.coordinator.record_anywhere(&file))?.is_some();
         let (object, size) = (known.object, known.attr.size);
         let state = if exists { "does not name it" } else { "does not exist" };
         let text = format!("is an object of {size} bytes on OST{ost:04x} of file {file}, which {state}");
@@ -205,7 +205,7 @@ impl Scrub {
                 Some(Ok(record)) => Some(record),
                 None => None,
             },
-            false => self.core.coordinator.inode_elsewhere(file)?,
+            false => self.within(|| self.core.coordinator.inode_elsewhere(file))?,
         };
         let Some(record) = record else { return Ok(false) };
         // A layout that cannot be decoded may name it.
