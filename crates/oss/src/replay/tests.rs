@@ -23,8 +23,8 @@ struct Run {
 }
 
 fn disk() -> Disk {
-    let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(&dir.path().join("ost"), FileStoreOptions::create()).unwrap();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = FileStore::open(&dir.path().join("ost"), FileStoreOptions::create()).expect("a store");
     Disk { dir, store: Arc::new(store) }
 }
 
@@ -32,13 +32,13 @@ impl Disk {
     /// Starts a run with clients on other hosts. A store that stays open stands for the state of the disk.
     fn run(&self, clients: u8) -> Run {
         let config = OssConfig::default();
-        let server =
-            ObjectServer::open(self.store.clone(), 3, &self.dir.path().join("ost"), &config).unwrap();
+        let server = ObjectServer::open(self.store.clone(), 3, &self.dir.path().join("ost"), &config)
+            .expect("a target");
         let server = Arc::new(server);
         let connect = |number| {
-            let nid: Nid = "10.0.0.9@tcp".parse().unwrap();
+            let nid: Nid = "10.0.0.9@tcp".parse().expect("a NID");
             let export = Arc::new(Export::new(ClientUuid([number; 16]), nid, None, Arc::new(NoCallbacks)));
-            server.connect(&export).unwrap();
+            server.connect(&export).expect("connected");
             export
         };
         Run { clients: (1..=clients).map(connect).collect(), server }
@@ -46,13 +46,13 @@ impl Disk {
 
     /// Makes the last run one of an earlier boot of the host.
     fn boot(&self) {
-        let index = self.store.abilities().index.unwrap();
+        let index = self.store.abilities().index.expect("it has an index");
         let record = index.get(DATA_RUN, b"run", |value| value.map(DataRunRecord::decode));
-        let mut record = record.unwrap().unwrap().unwrap();
+        let mut record = record.expect("read").expect("a run was recorded").expect("decoded");
         record.boot_id = [9; 16];
         let mut batch = Batch::new();
         batch.put(DATA_RUN, b"run", &record.encode());
-        index.commit(&batch).unwrap();
+        index.commit(&batch).expect("committed");
     }
 }
 
@@ -61,6 +61,10 @@ fn object(oid: u32) -> Fid {
 }
 
 impl Run {
+    fn changes(&self) -> &Changes {
+        self.server.changes.as_ref().expect("changes are numbered")
+    }
+
     fn call(&self, client: usize, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
         let cred = Cred::system();
         self.server.handle(&self.clients[client], &Call::new(&cred), request, bulk)
@@ -129,7 +133,7 @@ fn lost_changes_are_replayed_in_the_order_of_their_numbers_before_anything_else(
     drop(run);
     disk.boot();
     let run = Arc::new(disk.run(2));
-    assert!(run.server.changes.as_ref().unwrap().is_lacking());
+    assert!(run.changes().is_lacking());
     nacre_env::thread::scope(|scope| {
         let read = scope.spawn(|| run.read(1, 1));
         let second = scope.spawn(|| {
@@ -138,10 +142,10 @@ fn lost_changes_are_replayed_in_the_order_of_their_numbers_before_anything_else(
         });
         assert_eq!(run.replay(0, 1, numbers[0], b"aaaa"), WRITTEN);
         assert_eq!(run.replay(0, 1, numbers[2], b"cccc"), WRITTEN);
-        second.join().unwrap();
+        second.join().expect("replayed");
         assert!(!read.is_finished(), "a client may still replay changes");
         run.end_replay(0);
-        assert_eq!(read.join().unwrap(), b"cccc");
+        assert_eq!(read.join().expect("read"), b"cccc");
     });
     assert!(run.write(0, 1, b"dddd").0 > numbers[2], "no number is used twice");
     assert_eq!(run.replay(0, 1, TransNo(numbers[2].0 + 1), b"eeee"), Err(Status::EPERM), "it is over");
@@ -164,7 +168,7 @@ fn a_change_is_not_replayed_over_later_data_that_another_client_has_synced() {
     run.end_replay(0);
     assert_eq!((run.read(0, 1), run.read(0, 2)), (b"bbbb".to_vec(), b"cccc".to_vec()));
     run.sync(0, None);
-    assert!(run.server.changes.as_ref().unwrap().has(&ClientUuid([1; 16]), object(2), other));
+    assert!(run.changes().has(&ClientUuid([1; 16]), object(2), other));
 }
 
 #[test]
@@ -183,7 +187,7 @@ fn the_end_of_the_process_alone_loses_nothing_and_an_ended_replay_goes_on_in_the
     assert_eq!(run.replay(0, 1, numbers[0], b"cccc"), WRITTEN);
     drop(run);
     let run = disk.run(1);
-    assert!(run.server.changes.as_ref().unwrap().is_lacking());
+    assert!(run.changes().is_lacking());
     assert_eq!(run.replay(0, 1, numbers[0], b"xxxx"), WRITTEN);
     assert_eq!(run.replay(0, 2, numbers[1], b"dddd"), WRITTEN);
     run.end_replay(0);
@@ -205,5 +209,5 @@ fn an_object_that_was_destroyed_is_not_made_again() {
     assert_eq!(run.replay(0, 1, number, b"aaaa"), WRITTEN);
     run.end_replay(0);
     assert_eq!(run.read(0, 1), b"");
-    assert!(!disk.store.exists(object(1)).unwrap());
+    assert!(!disk.store.exists(object(1)).expect("looked up"));
 }
