@@ -2,6 +2,7 @@
 //! restarted, before another client gets a conflicting lock (`docs/protocol/recovery.md`). [`HeldLocks`]
 //! decides; this module adds its mutex, its form on the wire, and the errors that lost locks cause.
 
+use crate::requests::mdt::replay_is_given_up;
 use nacre_env::sync::Mutex;
 use nacre_lock::flock::held::{CallId, Change, End, HeldLocks};
 use nacre_lock::flock::{Access, Family, Owner};
@@ -83,13 +84,7 @@ impl FileLocks {
                 let request = MdsRequest::ReplayFileLocks { fid, locks: locks.clone() };
                 let refused = match endpoint.call(&system, &request).map(|answer| answer.reply) {
                     Ok(MdsReply::RefusedLocks(refused)) => refused,
-                    Err(
-                        status @ (Status::EINTR
-                        | Status::ENOTCONN
-                        | Status::ESHUTDOWN
-                        | Status::ETIMEDOUT
-                        | Status::EVICTED),
-                    ) => return Err(status),
+                    Err(status) if replay_is_given_up(status) => return Err(status),
                     Err(Status::ENOENT) => locks,
                     answer => {
                         log::warn!("file locks on {fid} were not brought back: {answer:?}");

@@ -8,6 +8,7 @@
 //! What is kept is bounded (`osc.*.max_kept_mb`). A thread asks the OST to make it durable when it is some seconds old
 //! (`osc.*.max_kept_age`); a writer does that itself when the bound is reached, and waits for the disk.
 
+use crate::requests::mdt::replay_is_given_up;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_rpc::{OssEndpoint, Recovery, Started, Tunables};
@@ -282,13 +283,7 @@ impl Kept {
                     done += 1;
                     continue;
                 }
-                Err(
-                    status @ (Status::EINTR
-                    | Status::ENOTCONN
-                    | Status::ESHUTDOWN
-                    | Status::ETIMEDOUT
-                    | Status::EVICTED),
-                ) => return Err(status),
+                Err(status) if replay_is_given_up(status) => return Err(status),
                 // The object was destroyed.
                 Err(Status::ENOENT) => {}
                 Err(status) => {
@@ -300,7 +295,9 @@ impl Kept {
         }
         let mut state = self.state.lock();
         state.host_epoch = host_epoch;
-        if lost > 0 || state.gap.take().is_some() {
+        // Taken in any case: a gap is reported once.
+        let had_gap = state.gap.take().is_some();
+        if lost > 0 || had_gap {
             state.lose();
         }
         drop(state);

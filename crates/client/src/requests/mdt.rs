@@ -59,6 +59,11 @@ pub(crate) fn open_again_is_given_up(status: Status) -> bool {
     matches!(status, Status::EINTR | Status::ENOTCONN | Status::ESHUTDOWN | Status::ETIMEDOUT)
 }
 
+/// True for errors that end a replay of changes or locks, so that all of it is sent again after the next connect.
+pub(crate) fn replay_is_given_up(status: Status) -> bool {
+    open_again_is_given_up(status) || status == Status::EVICTED
+}
+
 /// Returns the request that re-opens a file at an MDT.
 pub(crate) fn open_again(fid: Fid, handle: OpenHandle, flags: OpenFlags) -> MdsRequest<'static> {
     let flags = (flags & !(OpenFlags::TRUNCATE | OpenFlags::CREATED)) | OpenFlags::REPLAY;

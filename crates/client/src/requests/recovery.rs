@@ -2,7 +2,7 @@
 
 use crate::requests::Requests;
 use crate::requests::kept::{Noted, kept_of};
-use crate::requests::mdt::{Mdt, open_again_is_given_up};
+use crate::requests::mdt::{Mdt, open_again_is_given_up, replay_is_given_up};
 use nacre_rpc::MdsEndpoint;
 use nacre_types::{Cred, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest};
@@ -143,7 +143,7 @@ fn replay(
         let outcomes = match answer.map(|answer| answer.reply) {
             Ok(MdsReply::Outcomes(outcomes)) if outcomes.len() == batch.len() => outcomes,
             Ok(_) => vec![Some(Status::EPROTO); batch.len()],
-            Err(status) if open_again_is_given_up(status) || status == Status::EVICTED => {
+            Err(status) if replay_is_given_up(status) => {
                 mdt.kept.restore(batch.into_iter().chain(rest));
                 return Err(status);
             }
