@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Interval of the questions of `lfsck_query -w`.
+/// Interval of the questions of `lfsck_query -w`: a parameter is read, not waited for.
 const PAUSE: Duration = Duration::from_millis(200);
 
 const START: &[OptionSpec] = &[
@@ -139,6 +139,10 @@ pub fn query(args: &[String]) -> Outcome {
     for (socket, name) in found {
         loop {
             let values = params::values_in(&socket, &name);
+            if values.is_empty() {
+                let text = format!("{COMMAND}: the process with {name} has ended: start it, and ask again");
+                return Err(refused(Errno::NODEV, text));
+            }
             let is_scanning = values.iter().any(|(_, text)| text.contains("\nstatus: scanning"));
             if !(parsed.has('w') && is_scanning) {
                 values.iter().for_each(|(name, text)| println!("{name}=\n{text}"));
