@@ -192,11 +192,7 @@ impl Scrub {
 
     /// Ends an ordered walk; the next one continues there.
     pub fn stop(&self) {
-        let mut state = self.state.lock();
-        if state.order.take().is_some() {
-            state.status.orders += 1;
-            state.status.is_ordered = false;
-        }
+        self.state.lock().end_order();
     }
 
     /// Returns the state of the walk to the command that has given the order, and extends the order.
@@ -216,14 +212,14 @@ impl Scrub {
     pub(crate) fn run(&self, signal: &StopSignal) {
         loop {
             let (order, is_resting) = {
-                let state = self.state.lock();
+                let mut state = self.state.lock();
                 let is_left = state.attended.is_none_or(|asked| asked.elapsed() > ATTENDED);
-                let order = state.order.filter(|order| !(order.is_attended && is_left));
-                (order, state.rested.is_some_and(|since| since.elapsed() < REST))
+                // Under the same lock: an order that comes now must not be ended.
+                if state.order.is_some_and(|order| order.is_attended && is_left) {
+                    state.end_order();
+                }
+                (state.order, state.rested.is_some_and(|since| since.elapsed() < REST))
             };
-            if order.is_none() {
-                self.stop();
-            }
             let rate = order.map_or(self.rate(), |order| order.rate);
             let is_on = order.is_some() || rate > 0 && !is_resting;
             // Clients that reconnect may hold what looks lost.
@@ -405,6 +401,13 @@ struct Done {
 }
 
 impl Walk {
+    fn end_order(&mut self) {
+        if self.order.take().is_some() {
+            self.status.orders += 1;
+            self.status.is_ordered = false;
+        }
+    }
+
     fn enter(&mut self, phase: Phase) {
         self.status.phase = phase;
         self.cursor.clear();

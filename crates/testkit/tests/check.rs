@@ -317,7 +317,7 @@ fn a_check_continues_where_it_was_stopped_even_after_a_restart() {
         line.unwrap_or_else(|| panic!("no {field} in {text}"))
     };
     lctl(&cluster, &["set_param", "mdd.chkgoon-MDT0000.lfsck_speed_limit=0"]);
-    let started = lctl(&cluster, &["lfsck_start", "-M", MDT, "-n", "-r", "-s", "200"]);
+    let started = lctl(&cluster, &["lfsck_start", "-M", MDT, "-n", "-r", "-s", "20"]);
     assert!(started.starts_with("Started LFSCK on the device chkgoon-MDT0000"), "{started}");
     let checked = |cluster: &Cluster| shown(cluster, "checked").parse::<u64>().expect("a number");
     wait::until(wait::SOON, "a part is checked", || (checked(&cluster) > 0).then_some(()));
