@@ -69,8 +69,9 @@ impl Target {
         Target { server: Target::serve(store, dir.path()), dir }
     }
 
+    /// A client on the host of the target: what it changes is not numbered for replay.
     pub fn client(&self, number: u8) -> Client {
-        self.client_of(number, None)
+        self.client_of(number, Some(nacre_env::own_process()))
     }
 
     pub fn client_of(&self, number: u8, process: Option<ProcessIdentity>) -> Client {
