@@ -45,12 +45,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// Threads that write back and drop data under locks. Each of them waits for OSTs and for running requests of
-/// the kernel, never for another flush thread.
+/// Threads that write back and drop data under locks of one OST. Each of them waits for that OST and for running
+/// requests of the kernel, never for another flush thread. An OST that is down holds up no locks of others.
 const FLUSH_THREADS: usize = 16;
+/// Threads that drop pages of the kernel.
+const DROP_THREADS: usize = 16;
 /// Threads that write back and drop everything on the objects of a file. They wait for the flush threads.
 const LAYOUT_FLUSH_THREADS: usize = 8;
-/// Threads that send messages without reply.
+/// Threads that send messages without reply to one target.
 const MESSAGE_THREADS: usize = 2;
 
 /// Counters of one target's locks, for `ldlm.namespaces.*`.
@@ -126,9 +128,8 @@ pub struct Locks {
     pub(crate) kernel: OnceLock<Arc<dyn KernelCaches>>,
     holder: OnceLock<Weak<dyn Holder>>,
     me: Weak<Locks>,
-    flushes: Tasks,
+    drops: Tasks,
     layout_flushes: Tasks,
-    messages: Tasks,
     clock: Clock,
 }
 
@@ -142,9 +143,8 @@ impl Locks {
             kernel: OnceLock::new(),
             holder: OnceLock::new(),
             me: me.clone(),
-            flushes: Tasks::new(FLUSH_THREADS),
+            drops: Tasks::new(DROP_THREADS),
             layout_flushes: Tasks::new(LAYOUT_FLUSH_THREADS),
-            messages: Tasks::new(MESSAGE_THREADS),
             clock: Clock::default(),
         })
     }
@@ -161,8 +161,9 @@ impl Locks {
         self.clock.stop();
         self.inode_spaces().iter().for_each(|space| space.stop());
         self.layout_flushes.stop();
-        self.flushes.stop();
-        self.messages.stop();
+        self.layout_spaces().iter().for_each(|space| space.messages.stop());
+        self.spaces().iter().for_each(|space| space.stop());
+        self.drops.stop();
     }
 
     fn holder(&self) -> Option<Arc<dyn Holder>> {
@@ -299,15 +300,16 @@ impl Locks {
     /// the calling thread.
     pub(crate) fn forget_pages(&self, node: u64) {
         let Some(kernel) = self.kernel.get().cloned() else { return };
-        self.flushes.submit(move || {
+        self.drops.submit(move || {
             kernel.drop_inode(node);
         });
     }
 
     /// Performs an effect on a thread that may wait.
     fn later(&self, space: &Arc<Namespace>, effect: Effect) {
-        let (weak, space) = (self.me.clone(), space.clone());
-        let pool = if matches!(effect, Effect::Flush { .. }) { &self.flushes } else { &self.messages };
+        let weak = self.me.clone();
+        let pool = if matches!(effect, Effect::Flush { .. }) { &space.flushes } else { &space.messages };
+        let space = space.clone();
         let done = pool.submit(move || {
             let Some(locks) = weak.upgrade() else { return };
             let Some(holder) = locks.holder() else { return };
@@ -343,15 +345,13 @@ impl Locks {
         handle: LockHandle,
         resource: Option<ResourceId>,
     ) {
-        let (weak, space) = (self.holder.get().cloned(), space.clone());
-        self.messages.submit(move || {
+        let (weak, at) = (self.holder.get().cloned(), space.clone());
+        space.messages.submit(move || {
             let Some(holder) = weak.and_then(|weak| weak.upgrade()) else { return };
             let lvb = resource.map(|resource| {
-                space
-                    .home(&resource)
-                    .map_or(Lvb::default(), |home| holder.known_of(home.node, resource.fid()))
+                at.home(&resource).map_or(Lvb::default(), |home| holder.known_of(home.node, resource.fid()))
             });
-            if let Some(endpoint) = holder.ost(space.ost_index) {
+            if let Some(endpoint) = holder.ost(at.ost_index) {
                 space::answer_glimpse(endpoint, glimpse, handle, lvb);
             }
         });

@@ -58,6 +58,10 @@ impl LockService {
                 });
                 Ok(None)
             }
+            LockRequest::Busy { handle } => {
+                self.act(|state, _| state.engine.on_activity(Instant::now(), peer, *handle));
+                Ok(None)
+            }
             LockRequest::ReplayDone => {
                 self.act(|state, effects| self.no_longer_awaited(state, &export.client, effects));
                 Ok(None)

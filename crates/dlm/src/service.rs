@@ -346,11 +346,6 @@ impl LockService {
         self.state.lock().engine.on_io(Instant::now(), peer_of(export), resource, extent);
     }
 
-    /// Extends the deadline of a lock under revocation (inodes), under which the client works.
-    pub fn on_activity(&self, export: &Export, handle: LockHandle) {
-        self.state.lock().engine.on_activity(Instant::now(), peer_of(export), handle);
-    }
-
     /// Reads again the value block that is sent with an object's locks, as the object has changed. Called
     /// after the change and before its reply; reads one flag while nothing is locked.
     pub fn object_changed(&self, owner: &dyn LockOwner, resource: &ResourceId) {

@@ -94,6 +94,9 @@ pub enum Effect {
         /// Part that stays covered.
         policy: Policy,
     },
+    /// Send the answer to a repeated callback: the lock is still used, or flushed, which may wait for another target.
+    /// Needs no answer, and no resend.
+    SendBusy(LockHandle),
     /// Replay a lock to a server that has restarted; the answer goes to [`LockClient::on_replay_outcome`].
     SendReplay {
         /// Lock to replay.

@@ -97,8 +97,9 @@ impl Default for ServerConfig {
 
 impl ServerConfig {
     fn checked(self) -> ServerConfig {
-        // A retry interval of 0 would keep the timer loop running forever.
-        ServerConfig { callback_retry: self.callback_retry.max(Duration::from_millis(1)), ..self }
+        // Several answers fit into the timeout. A retry interval of 0 would keep the timer loop running forever.
+        let retry = self.callback_retry.min(self.callback_timeout / 4).max(Duration::from_millis(1));
+        ServerConfig { callback_retry: retry, ..self }
     }
 }
 

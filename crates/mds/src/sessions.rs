@@ -394,7 +394,10 @@ impl Sessions {
             LockRequest::Enqueue { .. } | LockRequest::Replay { .. } | LockRequest::GlimpseAnswer { .. } => {
                 Err(Status::EOPNOTSUPP)
             }
-            LockRequest::Cancel { .. } | LockRequest::Convert { .. } | LockRequest::ReplayDone => {
+            LockRequest::Cancel { .. }
+            | LockRequest::Convert { .. }
+            | LockRequest::Busy { .. }
+            | LockRequest::ReplayDone => {
                 self.leaves.mdlocks.handle(self, caller.export, request)?;
                 if matches!(request, LockRequest::ReplayDone) {
                     self.leaves.replays.end_replay_of(&caller.client);

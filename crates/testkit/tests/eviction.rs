@@ -6,6 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -123,6 +124,63 @@ fn a_mount_that_is_evicted_while_it_moves_a_file_changes_nothing_of_it_afterward
             fs::read(&here).is_ok_and(|data| data == b"anew").then_some(())
         });
         assert_eq!(fs::read_to_string(&there).expect("read"), "anew", "{step}");
+    }
+    cluster.stop_and_check();
+}
+
+/// A lock whose flush waits for an OST was neither cancelled nor used: its own OST and the MDT evicted the mount.
+#[test]
+fn a_mount_that_waits_for_an_ost_with_a_revoked_lock_is_not_evicted() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let _alone = alone();
+    let options = Options { osts: 2, fsname: "evbusy".to_owned(), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let set = |cluster: &Cluster, what: &str| drop(cluster.lctl(&["set_param", "-n", what]).success());
+    for kind in ["mdt", "obdfilter"] {
+        set(&cluster, &format!("{kind}.evbusy-*.ldlm_timeout=2"));
+    }
+    set(&cluster, "llite.evbusy-*.write_back_age_ms=600000");
+    const HOLD: &str = "obdfilter.evbusy-OST0000.hold_request";
+    let first = cluster.directory("d");
+    cluster.lfs(&["setstripe", "-c", "1", "-i", "0", text(&first)]).success();
+    let second = cluster.add_mount().join("d");
+    for name in ["read", "migrated"] {
+        let mut file = File::create(first.join(name)).expect("made");
+        // The first write of a stream is sent at once.
+        for _ in 0..2 {
+            file.write_all(&filled(RECORD, b'a')).expect("held back");
+        }
+        set(&cluster, &format!("{HOLD}=before Write"));
+        let there = second.join(name);
+        let mut other = if name == "read" {
+            let mut cat = cluster.run().command("cat");
+            cat.arg(&there);
+            cat
+        } else {
+            let mut lfs = cluster.command();
+            lfs.args(["lfs", "migrate", "-c", "1", "-i", "1", text(&there)]);
+            lfs
+        };
+        let mut other = other.stdout(Stdio::null()).spawn().expect("it starts");
+        wait::until(wait::SOON, "the write is held", || {
+            let shown = cluster.lctl(&["get_param", "-n", HOLD]).success().stdout;
+            shown.starts_with("held").then_some(())
+        });
+        let began = Instant::now();
+        wait::until(LIMIT, "the timeout has passed several times", || {
+            (began.elapsed() > Duration::from_secs(7)).then_some(())
+        });
+        assert!(other.try_wait().expect("it is a child").is_none(), "{name}: it waits for the data");
+        set(&cluster, &format!("{HOLD}=none"));
+        assert!(other.wait().expect("it ends").success(), "{name}");
+        assert_eq!(fs::read(&there).expect("read"), filled(2 * RECORD, b'a'), "{name}");
+        file.sync_all().expect("nothing is lost");
+        file.write_all(b"b").and_then(|()| file.sync_all()).expect("the file is still open");
     }
     cluster.stop_and_check();
 }

@@ -58,6 +58,12 @@ pub enum LockRequest {
     },
     /// The client has replayed all its locks.
     ReplayDone,
+    /// Answers a repeated [`LockMessage::Blocking`]: the client still uses the lock, or writes out what it covers.
+    /// Extends the deadline, up to the bound of the target.
+    Busy {
+        /// Lock that is called back.
+        handle: LockHandle,
+    },
 }
 
 /// Lock handles in one message.
@@ -152,6 +158,7 @@ wire_enum!(LockRequest {
     3 = GlimpseAnswer { glimpse, handle, lvb },
     4 = Replay { handle, resource, need },
     5 = ReplayDone,
+    6 = Busy { handle },
 });
 
 wire_enum!(LockMessage {

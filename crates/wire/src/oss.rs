@@ -334,6 +334,7 @@ impl OssRequest {
                 LockRequest::Cancel { .. }
                 | LockRequest::Convert { .. }
                 | LockRequest::GlimpseAnswer { .. }
+                | LockRequest::Busy { .. }
                 | LockRequest::ReplayDone => return None,
             },
             // A sync changes and reveals nothing, and the file may not have the object any more.

@@ -17,7 +17,8 @@
 //! are recorded before they wait for a layout ([`super::folios`]), so a thread that drops pages leaves them
 //! out.
 
-use crate::locks::{Holder, Locks};
+use crate::locks::{Holder, Locks, MESSAGE_THREADS};
+use crate::tasks::Tasks;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_layout::Layout;
@@ -71,6 +72,8 @@ pub(crate) struct LayoutSpace {
     state: Mutex<State>,
     /// Signalled when a lock is cancelled or lost.
     gone: Condvar,
+    /// Threads for messages without reply.
+    pub messages: Tasks,
 }
 
 impl LayoutSpace {
@@ -79,7 +82,8 @@ impl LayoutSpace {
         let mut engine = LockClient::with_handles_after(config, FIRST);
         engine.on_connected(Instant::now(), &mut Vec::new());
         let state = State { engine, layouts: HashMap::new(), files: HashMap::new() };
-        LayoutSpace { mdt_index, locks, state: Mutex::new(state), gone: Condvar::new() }
+        let messages = Tasks::new(MESSAGE_THREADS);
+        LayoutSpace { mdt_index, locks, state: Mutex::new(state), gone: Condvar::new(), messages }
     }
 
     /// Reserves a handle for a lock, for a request. [`LayoutSpace::adopt`] or [`LayoutSpace::forget`] ends
@@ -192,7 +196,7 @@ impl LayoutSpace {
         loop {
             self.step(|state, effects| {
                 let handles = of_file(state);
-                handles.iter().for_each(|handle| state.engine.on_callback(*handle, &wanted, effects));
+                handles.iter().for_each(|handle| state.engine.give_up_for(*handle, &wanted, effects));
             });
             let mut state = self.state.lock();
             if of_file(&state).is_empty() {
@@ -276,7 +280,7 @@ impl LayoutSpace {
                     space.work_off(&*holder, effect);
                 }
             };
-            let pool = if is_flush { &locks.layout_flushes } else { &locks.messages };
+            let pool = if is_flush { &locks.layout_flushes } else { &self.messages };
             if !pool.submit(work) {
                 log::debug!("a lock on a layout is not released: the client ends");
             }
@@ -310,6 +314,7 @@ impl LayoutSpace {
             Effect::SendConvert { handle, mode, policy } => {
                 self.send(holder, LockRequest::Convert { handle, mode, policy });
             }
+            Effect::SendBusy(handle) => self.send(holder, LockRequest::Busy { handle }),
             // Locks are never enqueued here.
             _ => {}
         }

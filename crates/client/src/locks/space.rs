@@ -1,6 +1,7 @@
 //! The locks of this client at one OST: the engine, its messages, and the operations that wait for it.
 
-use crate::locks::Locks;
+use crate::locks::{FLUSH_THREADS, Locks, MESSAGE_THREADS};
+use crate::tasks::Tasks;
 use nacre_env::activity::{Cause, blocking_for};
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex, MutexGuard};
@@ -48,6 +49,10 @@ pub(crate) type LostLock = (ResourceId, Need, Option<Home>);
 pub(crate) struct Namespace {
     /// Index of the OST.
     pub ost_index: u16,
+    /// Threads for flushes.
+    pub flushes: Tasks,
+    /// Threads for messages without reply.
+    pub messages: Tasks,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -79,7 +84,19 @@ impl Namespace {
         // Requests wait in the endpoint until there is a connection.
         engine.on_connected(Instant::now(), &mut Vec::new());
         let state = State { engine, homes: HashMap::new(), refusals: VecDeque::new() };
-        Namespace { ost_index, state: Mutex::new(state), changed: Condvar::new() }
+        Namespace {
+            ost_index,
+            flushes: Tasks::new(FLUSH_THREADS),
+            messages: Tasks::new(MESSAGE_THREADS),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Stops the threads.
+    pub fn stop(&self) {
+        self.flushes.stop();
+        self.messages.stop();
     }
 
     /// Changes the engine, then performs its effects.
@@ -451,6 +468,7 @@ impl Namespace {
             }
             Effect::SendCancel(handle) => LockRequest::Cancel { handles: vec![handle] },
             Effect::SendConvert { handle, mode, policy } => LockRequest::Convert { handle, mode, policy },
+            Effect::SendBusy(handle) => LockRequest::Busy { handle },
             _ => return,
         };
         // The next callback for the lock leads to another cancel.

@@ -2,7 +2,7 @@
 
 use super::*;
 use nacre_env::sync::mpsc;
-use nacre_types::{SetAttr, SetAttrValid};
+use nacre_types::{SetAttr, SetAttrValid, TargetId};
 use std::rc::Rc;
 use std::sync::{Mutex, OnceLock, Weak};
 
@@ -133,6 +133,58 @@ fn what_was_written_before_a_close_is_read_after_an_open() {
         reader.opens.release(back).expect("open");
     }
     one.opens.release(handle).expect("open");
+}
+
+/// The flushes for all OSTs shared their threads, so one OST that hung led to evictions by the others.
+#[test]
+fn a_flush_for_one_ost_that_hangs_holds_up_no_locks_of_another() {
+    const FILES: u64 = 40;
+    const STRIPE: u64 = 65536;
+    /// Hangs while pages of the first stripe are dropped.
+    #[derive(Default)]
+    struct Hanging(std::sync::RwLock<()>);
+    impl KernelCaches for Hanging {
+        fn expire_names(&self) {}
+        fn drop_inode(&self, _: u64) -> bool {
+            true
+        }
+        fn drop_attributes(&self, _: u64) -> bool {
+            true
+        }
+        fn drop_data(&self, _: u64, offset: u64, _: u64) {
+            if offset < STRIPE {
+                drop(self.0.read());
+            }
+        }
+    }
+    let world = World::new(STRIPE as u32, 2);
+    let (one, two) = (world.client(), world.client());
+    let kernel = Arc::new(Hanging::default());
+    one.lease.set_kernel_caches(kernel.clone());
+    let cached_at = |name: &str, offset: u64| {
+        let (fid, handle) = create(&one, name);
+        write(&one, handle, offset, &[7; 4096]).expect("written");
+        let mut page = [0; 4096];
+        assert_eq!(one.data.read(handle, offset, &mut page, nacre_client::Reader::Pages), Ok(4096));
+        fid
+    };
+    let files: Vec<Fid> = (0..FILES).map(|number| cached_at(&number.to_string(), 0)).collect();
+    let other = cached_at("other", STRIPE);
+    let hanging = kernel.0.write().expect("no panic");
+    let change = |fid: Fid, offset: u64| {
+        let handle = open(&two, fid, READ_WRITE);
+        write(&two, handle, offset, &[8; 4096]).expect("written");
+    };
+    nacre_env::thread::scope(|scope| {
+        let change = &change;
+        let writers: Vec<_> = files.iter().map(|fid| scope.spawn(move || change(*fid, 0))).collect();
+        while one.lease.locks().counts(TargetId::ost(0)).callbacks < FILES {
+            nacre_env::thread::yield_now();
+        }
+        change(other, STRIPE);
+        assert!(writers.iter().all(|writer| !writer.is_finished()));
+        drop(hanging);
+    });
 }
 
 #[test]

@@ -69,9 +69,22 @@ impl LockClient {
     }
 
     /// Handles a blocking callback: the lock gets no new users, and when the last reference is released, the
-    /// part that conflicts is given up. May come before the grant, after the cancel, and repeatedly.
+    /// part that conflicts is given up. May come before the grant, after the cancel, and repeatedly; until then repeated
+    /// ones are answered by [`Effect::SendBusy`].
     pub fn on_callback(&mut self, handle: LockHandle, wanted: &Wanted, effects: &mut Vec<Effect>) {
         self.stats.callbacks += 1;
+        let is_wanted = |key: &u32| self.locks[*key].wanted.is_some();
+        let was_wanted = self.by_handle.get(&handle).is_some_and(is_wanted);
+        let effects_before = effects.len();
+        self.give_up_for(handle, wanted, effects);
+        let is_held = |key: &u32| !matches!(self.locks[*key].state, State::Asking(_));
+        if was_wanted && effects.len() == effects_before && self.by_handle.get(&handle).is_some_and(is_held) {
+            self.send(effects, Effect::SendBusy(handle));
+        }
+    }
+
+    /// Does what a callback for these needs would do, for an operation of this client.
+    pub fn give_up_for(&mut self, handle: LockHandle, wanted: &Wanted, effects: &mut Vec<Effect>) {
         if self.reserved.call_back(handle) {
             return;
         }

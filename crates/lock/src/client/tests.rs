@@ -143,6 +143,30 @@ fn a_callback_lets_nobody_new_in_and_the_cancel_waits_for_the_flush() {
 }
 
 #[test]
+fn repeated_callbacks_are_answered_while_the_lock_is_used_or_flushed() {
+    let mut world = World::new();
+    let handle = world.held(write(pages(0, 1)), write(Extent::WHOLE));
+    world.call_back(handle, write(pages(8, 1)));
+    assert_eq!(world.taken(), [], "the first one needs no answer");
+    world.call_back(handle, write(pages(8, 1)));
+    assert_eq!(world.taken(), [Effect::SendBusy(handle)], "used");
+    world.client.give_up_for(handle, &wanted(write(pages(8, 1))), &mut world.effects);
+    assert_eq!(world.taken(), [], "nobody else asked");
+    world.release(handle);
+    assert!(matches!(world.taken()[..], [Effect::Flush { .. }]));
+    world.call_back(handle, write(pages(8, 1)));
+    assert_eq!(world.taken(), [Effect::SendBusy(handle)], "flushed");
+    world.flushed(handle);
+    world.call_back(handle, write(pages(8, 1)));
+    assert_eq!(world.taken(), [Effect::SendCancel(handle); 2]);
+    let group = world.held(Need::group(1), Need::group(1));
+    for _ in 0..3 {
+        world.call_back(group, write(pages(0, 1)));
+    }
+    assert_eq!(world.taken(), [], "it has no deadline");
+}
+
+#[test]
 fn a_write_lock_that_readers_want_becomes_a_read_lock() {
     let mut world = World::new();
     let handle = world.cached(write(pages(0, 1)), write(Extent::WHOLE));
@@ -168,7 +192,7 @@ fn bits_that_others_want_go_and_more_may_go_while_they_do() {
     let first = InodeBits::LOOKUP.union(InodeBits::PERM);
     assert!(matches!(world.taken()[..], [Effect::Flush { keep, .. }] if keep == kept(first)));
     world.call_back(handle, Need::bits(Mode::Pw, InodeBits::PERM));
-    assert_eq!(world.taken(), []);
+    assert_eq!(world.taken(), [Effect::SendBusy(handle)]);
     world.flushed(handle);
     assert!(matches!(world.taken()[..], [Effect::Flush { keep, .. }] if keep == kept(InodeBits::LOOKUP)));
     world.flushed(handle);

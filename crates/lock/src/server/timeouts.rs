@@ -127,7 +127,7 @@ impl LockServer {
             || self.glimpses.values().any(is_asked)
     }
 
-    /// Extends the deadline of a lock under revocation (inodes), under which the client works.
+    /// Extends the deadline of a lock under revocation, which its holder reports to be busy.
     pub fn on_activity(&mut self, now: Instant, peer: Peer, handle: LockHandle) {
         if !self.timers.is_empty()
             && let Some(key) = self.find(peer, handle)

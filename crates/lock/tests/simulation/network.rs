@@ -23,6 +23,7 @@ pub enum Request {
     },
     Enqueue(Enqueue),
     Cancel(LockHandle),
+    Busy(LockHandle),
     Convert {
         handle: LockHandle,
         mode: Mode,

@@ -103,6 +103,7 @@ impl World {
             Effect::SendConvert { handle, mode, policy } => {
                 self.send_to_server(client, Request::Convert { handle, mode, policy });
             }
+            Effect::SendBusy(handle) => self.send_to_server(client, Request::Busy(handle)),
             Effect::SendReplay { handle, resource, need } => {
                 self.send_to_server(client, Request::Replay { handle, resource, need });
             }

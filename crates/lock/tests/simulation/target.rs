@@ -92,6 +92,7 @@ impl World {
                 self.send_to_client(from, generation, Message::Outcome(request.handle, outcome));
             }
             Request::Cancel(handle) => server.engine.on_cancel(now, peer, &[handle], &mut effects),
+            Request::Busy(handle) => server.engine.on_activity(now, peer, handle),
             Request::Convert { handle, mode, policy } => {
                 // A convert that overtakes the grant's repetition may find a waiting request: then it belongs
                 // to an earlier state of the lock.

@@ -19,6 +19,7 @@ const LDLM_EVENTS: &[Event] = &[
     Event { name: "ldlm_convert", unit: "reqs" },
     Event { name: "ldlm_replay", unit: "reqs" },
     Event { name: "ldlm_gl_callback", unit: "reqs" },
+    Event { name: "ldlm_bl_callback", unit: "reqs" },
 ];
 
 impl PeerStats {
@@ -38,6 +39,7 @@ impl PeerStats {
             LockRequest::Replay { .. } | LockRequest::ReplayDone => {
                 const { Event::index_of(LDLM_EVENTS, "ldlm_replay") }
             }
+            LockRequest::Busy { .. } => const { Event::index_of(LDLM_EVENTS, "ldlm_bl_callback") },
             LockRequest::GlimpseAnswer { .. } => const { Event::index_of(LDLM_EVENTS, "ldlm_gl_callback") },
         };
         self.ldlm_stats.count(row, 1);

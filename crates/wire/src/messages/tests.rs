@@ -415,6 +415,7 @@ fn lock_requests() -> Vec<LockRequest> {
         LockRequest::GlimpseAnswer { glimpse: 4, handle, lvb: Some(lvb()) },
         LockRequest::Replay { handle, resource, need: need() },
         LockRequest::ReplayDone,
+        LockRequest::Busy { handle },
     ]
 }
 
