@@ -12,12 +12,13 @@ use std::time::Duration;
 /// Interval at which processes are looked at.
 const POLL: Duration = Duration::from_millis(2);
 const USAGE: &str =
-    "usage: nacre-sim [--seed N | --seeds A..B] [--jobs N] [--operations N] [--faults N] [--no-power]
-                 [--history] [--log LEVEL] [--shrink] [--seconds N]
+    "usage: nacre-sim [--seed N | --seeds A..B] [--plan N] [--jobs N] [--operations N] [--faults N]
+                 [--no-power] [--history] [--log LEVEL] [--shrink] [--seconds N]
        nacre-sim --enumerate N [--jobs N] [--quick] [--every N] [--mdts N] [--part I/N]
 
   --seed N        run one seed and describe it
   --seeds A..B    run each seed in a process of its own; print those that fail
+  --plan N        programs and faults of seed N; the seeds choose only the order of threads
   --jobs N        processes at the same time; 2 unless given
   --operations N  operations of each program
   --faults N      faults at most
@@ -38,6 +39,8 @@ const USAGE: &str =
 struct Arguments {
     seeds: Range<u64>,
     is_single: bool,
+    /// Seed of the programs and faults, if it is not that of the order of threads.
+    plan: Option<u64>,
     jobs: usize,
     sizes: Sizes,
     history: bool,
@@ -57,6 +60,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let mut parsed = Arguments {
         seeds: 0..100,
         is_single: false,
+        plan: None,
         jobs: 2,
         sizes: Sizes::default(),
         history: false,
@@ -76,6 +80,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments, String> {
                 let range = text.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
                 parsed.seeds = range.ok_or("--seeds needs a range such as 0..100")?;
             }
+            "--plan" => parsed.plan = Some(number(&arg, args.next())?),
             "--jobs" => parsed.jobs = number::<usize>(&arg, args.next())?.max(1),
             "--seconds" => parsed.limit = Duration::from_secs(number(&arg, args.next())?),
             "--operations" => parsed.sizes.operations = number(&arg, args.next())?,
@@ -103,6 +108,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments, String> {
         "--faults".into(),
         faults.to_string(),
     ]);
+    parsed.passed_on.extend(parsed.plan.iter().flat_map(|plan| ["--plan".into(), plan.to_string()]));
     parsed.passed_on.extend((!power).then(|| "--no-power".into()));
     parsed.passed_on.extend(parsed.shrinks.then(|| "--shrink".into()));
     Ok(parsed)
@@ -141,7 +147,7 @@ fn main() -> ExitCode {
 /// Runs one seed in this process.
 fn run_one(args: &Arguments) -> ExitCode {
     let seed = args.seeds.start;
-    let plan = Plan::of_seed(seed, args.sizes);
+    let plan = Plan { seed, ..Plan::of_seed(args.plan.unwrap_or(seed), args.sizes) };
     let begin = Instant::now();
     let (report, outcome) = run_plan(&plan);
     println!(

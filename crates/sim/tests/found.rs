@@ -1,7 +1,7 @@
 //! What the simulator has found, each as the smallest programs that show it, under many schedules.
 
 use nacre_sim::{Backend, Exploration, Workload, explore, workloads};
-use nacre_sim::{Fault, Node, Operation, Path, Place, Plan, Shape, Timed, run_plan};
+use nacre_sim::{Fault, Node, Operation, Path, Place, Plan, Shape, Sizes, Timed, run_plan};
 use std::time::Duration;
 
 /// Schedules of each test.
@@ -287,4 +287,13 @@ fn a_file_can_be_opened_after_a_power_cut_that_lost_an_object_with_unsynced_data
     let is_write = |workload: &&Workload| workload.to_string() == "[/a/ /a/a] Write /a/a;";
     let write = all.iter().find(is_write).expect("it is enumerated");
     assert_eq!(explore(write, &exploration).violations, [""; 0]);
+}
+
+/// The lock in the lost reply to a lookup was called back, and the lookup that was sent again waited for that until its
+/// client was evicted. The moments of the plan of seed 379 show it.
+#[test]
+fn a_lookup_whose_reply_is_lost_and_a_change_do_not_wait_for_each_other() {
+    let Plan { shape, mut programs, faults, .. } = Plan::of_seed(379, Sizes::default());
+    programs.iter_mut().for_each(|program| program.truncate(30));
+    is_right_with(shape, &programs, &faults);
 }

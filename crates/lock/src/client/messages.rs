@@ -86,7 +86,8 @@ impl LockClient {
     /// Does what a callback for these needs would do, for an operation of this client.
     pub fn give_up_for(&mut self, handle: LockHandle, wanted: &Wanted, effects: &mut Vec<Effect>) {
         if self.reserved.call_back(handle) {
-            return;
+            // The reply may be lost, and the request that is sent again may wait for the one that wants the lock.
+            return self.send(effects, Effect::SendCancel(handle));
         }
         let Some(&key) = self.by_handle.get(&handle) else {
             return self.send(effects, Effect::SendCancel(handle));
