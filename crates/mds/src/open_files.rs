@@ -268,6 +268,9 @@ impl OpenFiles {
         let mut changed = InodeRecord::clone(&record);
         word.apply(&mut changed.attr, update);
         mark_written(&mut changed, written)?;
+        if word == Word::Outdated {
+            self.leaves.opens.note_unsure(fid);
+        }
         if record.attr.size_source == SizeSource::Objects
             && let Some(ended) = closed.ended
         {
@@ -277,7 +280,7 @@ impl OpenFiles {
             if !ended.shared && knows && word != Word::Outdated {
                 changed.attr.size_source = SizeSource::Exact;
             }
-        } else if update.size_blocks.is_some() {
+        } else if update.size_blocks.is_some() && word != Word::Outdated {
             self.leaves.opens.note_report(fid, update.order);
         }
         // The creator wrote nothing: then no object exists, and the record needs no update.
@@ -443,6 +446,8 @@ impl Word {
             (None, _) | (Some(_), Word::Late) => {}
             (Some(_), Word::Outdated) if attr.flags.contains(AttrFlags::HAS_OBJECTS) => {
                 attr.size_source = SizeSource::Objects;
+                // So that the report of the other change, if it is still on its way, does not count either.
+                attr.size_stamp = Attr::NEW_STAMP;
             }
             (Some(_), Word::Outdated) => {}
             (Some((size, blocks)), Word::Sole | Word::Shared) => {

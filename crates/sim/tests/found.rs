@@ -297,3 +297,33 @@ fn a_lookup_whose_reply_is_lost_and_a_change_do_not_wait_for_each_other() {
     programs.iter_mut().for_each(|program| program.truncate(30));
     is_right_with(shape, &programs, &faults);
 }
+
+/// The MDT and the OST had the truncations in different orders, and the MDT took its own size for true.
+#[test]
+fn truncations_by_two_clients_leave_one_size() {
+    let shape = Shape { mdts: 3, osts: 1, clients: 3 };
+    let cut = |number, size| Operation::Truncate { path: path(number), size };
+    let write = |slot, offset, len| Operation::Write { slot, offset, len, sync: false };
+    let stat = |number| Operation::Stat { path: path(number) };
+    let one =
+        [open(1, 1, false), cut(0, 65536), write(1, 0, 20_000), cut(0, 100), cut(0, 1), open(1, 0, false)];
+    let other = [
+        open(2, 1, false),
+        stat(1),
+        cut(1, 100),
+        Operation::Close { slot: 2 },
+        cut(1, 0),
+        stat(0),
+        cut(0, 65536),
+    ];
+    let third = [
+        cut(0, 0),
+        Operation::Link { from: path(0), to: path(1) },
+        open(2, 0, false),
+        write(2, 65536, 5000),
+        Operation::Unlink { path: path(0) },
+        open(2, 0, false),
+        cut(1, 5000),
+    ];
+    is_right(shape, &[one.to_vec(), other.to_vec(), third.to_vec()]);
+}

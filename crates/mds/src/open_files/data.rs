@@ -130,8 +130,13 @@ impl OpenFiles {
             if session.is_none() && update.size_blocks.is_some() && word != Word::Outdated {
                 changed.attr.size_source = SizeSource::Exact;
             }
-            if matches!(word, Word::Sole | Word::Late) && update.size_blocks.is_some() {
-                self.leaves.opens.note_report(fid, update.order);
+            match word {
+                Word::Sole | Word::Late if update.size_blocks.is_some() => {
+                    self.leaves.opens.note_report(fid, update.order);
+                }
+                // Also for a client that has opened the file to write and will write nothing.
+                Word::Outdated => self.leaves.opens.note_unsure(fid),
+                Word::Sole | Word::Late | Word::Shared => {}
             }
         }
         if changed == *record {

@@ -440,6 +440,26 @@ fn a_size_from_before_a_truncation_leaves_the_size_to_the_objects() {
     let update = DataUpdate { size_stamp: first.size_stamp, ..wrote(5) };
     let late = f.attr(&MdsRequest::UpdateData { fid, update, exact: false, written: Vec::new() });
     assert_eq!(late.expect("told").size_source, SizeSource::Objects);
+    let first = f.attr(&MdsRequest::SetAttr { fid, set }).expect("cut");
+    let second = f.attr(&MdsRequest::SetAttr { fid, set: SetAttr { size: 9, ..set } }).expect("cut");
+    for (size, size_stamp) in [(5, first.size_stamp), (9, second.size_stamp)] {
+        let update = DataUpdate { size_stamp, ..wrote(size) };
+        let told = f.attr(&MdsRequest::UpdateData { fid, update, exact: false, written: Vec::new() });
+        assert_eq!(
+            told.expect("told").size_source,
+            SizeSource::Objects,
+            "the first report was the later one"
+        );
+    }
+    // A client that has the file open to write meanwhile, and writes nothing.
+    let known = f.attr(&MdsRequest::SetAttr { fid, set }).expect("cut");
+    assert_eq!(told(5, known.size_stamp).size_source, SizeSource::Exact);
+    let handle = f.open(fid, OpenFlags::WRITE).expect("opens");
+    let update = DataUpdate { size_stamp: known.size_stamp, ..wrote(9) };
+    f.attr(&MdsRequest::UpdateData { fid, update, exact: false, written: Vec::new() }).expect("told");
+    let close = MdsRequest::Close { fid, handle, update: DataUpdate::default(), written: Vec::new() };
+    let closed = attr_of(f.run(&close).expect("closes")).expect("attributes");
+    assert_eq!(closed.size_source, SizeSource::Objects);
     f.check();
 }
 
