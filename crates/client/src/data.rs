@@ -154,6 +154,9 @@ impl Data {
         inner.unsynced.dirty_unknown &= used.is_none();
         let mut dirty = std::mem::take(&mut inner.unsynced.dirty);
         drop(inner);
+        if let Some(layout) = all {
+            dirty.retain(|one| layout.objects().any(|stripe| stripe.object == one.object));
+        }
         for stripe in all.iter().flat_map(|layout| layout.objects()) {
             if !dirty.iter().any(|one| one.object == stripe.object) {
                 let epoch = self.requests.epoch_of(stripe.ost_index);

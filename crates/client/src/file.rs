@@ -281,8 +281,7 @@ impl FileInner {
         self.head = Head::Settled;
         self.size = Size::default();
         self.ahead.clear();
-        // An unsynced object is dirty no matter which file it belongs to; the next sync covers all objects.
-        self.unsynced.dirty.clear();
+        // The next sync covers all objects. Those that are still the file's keep the epoch of their first write.
         self.unsynced.dirty_unknown = true;
         self.news.written.forget();
     }

@@ -132,6 +132,22 @@ fn data_that_was_answered_and_refused_is_logged_once_however_many_are_told() {
     }
 }
 
+/// The host of all servers lost power: with the layout, the client forgot which objects it had written before.
+#[test]
+fn data_that_an_ost_has_lost_is_reported_though_the_layout_was_forgotten() {
+    let world = World::new(MIB as u32, 1);
+    let client = world.client();
+    for is_closed in [false, true] {
+        let (_, handle) = create(&client, if is_closed { "closed" } else { "synced" });
+        write(&client, handle, 0, &[7; MIB]).expect("written");
+        client.write_back.write_back_all();
+        client.lease.locks().lose_layouts(0);
+        world.osts[0].epoch.fetch_add(1, Ordering::Relaxed);
+        let reported = if is_closed { client.data.flush(handle) } else { client.data.fsync(handle) };
+        assert_eq!((reported, client.data.fsync(handle)), (Err(Status::EIO), Ok(())));
+    }
+}
+
 #[test]
 fn data_that_an_eviction_took_is_logged_with_its_file_and_target() {
     let world = World::new(MIB as u32, 1);
