@@ -377,10 +377,13 @@ fn check_unformatted(dir: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(other_user(dir)),
         Err(error) => return Err(Failure::because(format!("read {}", dir.display()))(error)),
     };
-    // A host that joins has enrolled its key before.
-    let is_key =
-        |entry: &io::Result<fs::DirEntry>| entry.as_ref().is_ok_and(|entry| entry.file_name() == "keys");
-    if entries.all(|entry| is_key(&entry)) || is_unfinished(dir) {
+    // A host that joins has enrolled its key before; a new ext4 file system has its own directory for lost files.
+    let is_expected = |entry: &io::Result<fs::DirEntry>| {
+        entry
+            .as_ref()
+            .is_ok_and(|entry| ["keys", "lost+found"].map(Some).contains(&entry.file_name().to_str()))
+    };
+    if entries.all(|entry| is_expected(&entry)) || is_unfinished(dir) {
         return Ok(());
     }
     Err(Failure::new(format!(
@@ -579,6 +582,14 @@ mod tests {
         fs::write(instance.run_dir().join("mgs.log"), "x").expect("write");
         before.undo(&instance).expect("undone");
         assert!(is_empty());
+    }
+
+    #[test]
+    fn the_root_of_a_new_disk_is_formatted() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        fs::create_dir(scratch.path().join("lost+found")).expect("made");
+        format(scratch.path()).expect("format");
+        assert!(scratch.path().join("lost+found").exists());
     }
 
     #[test]
