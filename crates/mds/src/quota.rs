@@ -15,7 +15,7 @@ use nacre_env::sync::Mutex;
 use nacre_layout::user;
 use nacre_ondisk::InodeRecord;
 use nacre_ondisk::quota::{UseRecord, split_use_key, use_key};
-use nacre_quota::{Admission, Book, Ledger, Saved};
+use nacre_quota::{Admission, Book, Ledger, Payers, Saved};
 use nacre_store::{Batch, MetaError, MetaStore};
 use nacre_types::{AttrFlags, Owners, QuotaId, QuotaResource, Status, StatusResult};
 use smallvec::SmallVec;
@@ -162,10 +162,12 @@ impl Quotas {
             let Some(new) = new else { continue };
             let owners = Owners::from(&new.attr);
             let old = if tx.is_new(fid) { None } else { records.find_inode(fid)? };
-            if old.is_some_and(|old| Owners::from(&old.attr) == owners) {
+            let old = old.map(|old| Owners::from(&old.attr));
+            if old == Some(owners) {
                 continue;
             }
-            self.admit_one(QuotaResource::Inodes, owners, 1)?;
+            let payers = self.book.payers(QuotaResource::Inodes, owners);
+            self.admit_for(QuotaResource::Inodes, &payers.gained_from(old), 1)?;
         }
         Ok(())
     }
@@ -191,10 +193,13 @@ impl Quotas {
         if !self.book.has_limits() {
             return Ok(());
         }
-        let payers = self.book.payers(resource, owners);
-        match self.book.admission(resource, &payers, amount, 0) {
+        self.admit_for(resource, &self.book.payers(resource, owners), amount)
+    }
+
+    fn admit_for(&self, resource: QuotaResource, payers: &Payers, amount: u64) -> StatusResult<()> {
+        match self.book.admission(resource, payers, amount, 0) {
             Admission::Free | Admission::Near => Ok(()),
-            Admission::Over(_) => self.book.wait(resource, &payers, amount, || ()),
+            Admission::Over(_) => self.book.wait(resource, payers, amount, || ()),
         }
     }
 

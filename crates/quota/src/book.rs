@@ -128,22 +128,40 @@ impl Account {
 
 /// The accounts that pay for a file: those of its user, group and project.
 #[derive(Clone, Debug)]
-pub struct Payers(Arc<[Arc<Account>; 3]>);
+pub struct Payers {
+    accounts: Arc<[Arc<Account>; 3]>,
+    /// Which of them limits apply to.
+    is_limited: [bool; 3],
+}
 
 impl Payers {
+    /// Restricts limits to the accounts that a file gets from these owners: it counts for the others already.
+    #[must_use]
+    pub fn gained_from(mut self, old: Option<Owners>) -> Payers {
+        if let Some(old) = old {
+            let pairs = old.ids().into_iter().zip(self.owners().ids());
+            self.is_limited.iter_mut().zip(pairs).for_each(|(limited, (old, new))| *limited = old != new);
+        }
+        self
+    }
+
+    fn limited(&self) -> impl Iterator<Item = &Arc<Account>> {
+        self.accounts.iter().zip(self.is_limited).filter_map(|(account, limited)| limited.then_some(account))
+    }
+
     /// Adds to the use of each.
     pub fn add(&self, change: i64) {
-        self.0.iter().for_each(|account| account.add(change));
+        self.accounts.iter().for_each(|account| account.add(change));
     }
 
     /// Counts use that was there before the start.
     pub fn count(&self, use_before: i64) {
-        self.0.iter().for_each(|account| account.count(use_before));
+        self.accounts.iter().for_each(|account| account.count(use_before));
     }
 
     /// Returns the ids.
     pub fn owners(&self) -> Owners {
-        let [user, group, project] = &*self.0;
+        let [user, group, project] = &*self.accounts;
         Owners { uid: user.id.id, gid: group.id.id, projid: project.id.id }
     }
 }
@@ -246,7 +264,8 @@ impl Book {
 
     /// Returns the accounts of a resource that pay for a file.
     pub fn payers(&self, resource: QuotaResource, owners: Owners) -> Payers {
-        Payers(Arc::new(owners.ids().map(|id| self.account(resource, id))))
+        let accounts = Arc::new(owners.ids().map(|id| self.account(resource, id)));
+        Payers { accounts, is_limited: [true; 3] }
     }
 
     /// Adds to the use of a resource by the owners of a file.
@@ -268,7 +287,7 @@ impl Book {
 
     /// Records a change of use that the count of what was there before will include.
     pub fn assume(&self, resource: QuotaResource, owners: Owners, change: i64) {
-        self.payers(resource, owners).0.iter().for_each(|account| account.assume(change));
+        self.payers(resource, owners).accounts.iter().for_each(|account| account.assume(change));
     }
 
     /// Returns the use of a resource by an id, and its slice if it has a limit.
@@ -301,7 +320,7 @@ impl Book {
 
     /// Returns true if a limit applies to one of the payers.
     pub fn is_limited(&self, resource: QuotaResource, payers: &Payers) -> bool {
-        self.has_limits() && payers.0.iter().any(|account| self.limit_of(resource, account) != u64::MAX)
+        self.has_limits() && payers.limited().any(|account| self.limit_of(resource, account) != u64::MAX)
     }
 
     /// Whether `amount` more may be used, while clients hold back up to `held_back`.
@@ -313,7 +332,7 @@ impl Book {
         held_back: u64,
     ) -> Admission {
         let mut admission = Admission::Free;
-        for account in payers.0.iter() {
+        for account in payers.limited() {
             let limit = self.limit_of(resource, account);
             if limit == u64::MAX {
                 continue;
@@ -337,7 +356,7 @@ impl Book {
     pub fn exceeds(&self, resource: QuotaResource, payers: &Payers, slack: u64) -> bool {
         let is_above =
             |account: &Arc<Account>| account.used() > self.limit_of(resource, account).saturating_add(slack);
-        self.has_limits() && payers.0.iter().any(is_above)
+        self.has_limits() && payers.limited().any(is_above)
     }
 
     /// Waits until the master has answered the need for a larger slice. `recount` makes the use exact before the
@@ -354,7 +373,7 @@ impl Book {
     ) -> StatusResult<()> {
         let start = self.rounds.lock().count;
         let refusals = |account: &Account| account.refusals.load(Ordering::Relaxed);
-        let before = [0, 1, 2].map(|place| refusals(&payers.0[place]));
+        let before = payers.accounts.each_ref().map(|account| refusals(account));
         let mut is_recounted = false;
         loop {
             let Admission::Over(id) = self.admission(resource, payers, amount, 0) else { return Ok(()) };
@@ -362,7 +381,7 @@ impl Book {
             if rounds.last.unwrap_or(self.began).elapsed() >= SILENCE_MAX {
                 return Ok(());
             }
-            let mut accounts = payers.0.iter().zip(before);
+            let mut accounts = payers.accounts.iter().zip(before);
             let account = accounts.find(|(account, _)| account.id == id);
             let has_answer =
                 account.is_some_and(|(account, before)| account.is_refused() || refusals(account) != before);

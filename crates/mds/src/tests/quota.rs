@@ -154,6 +154,10 @@ fn limits_of_inodes_survive_a_crash_and_refuse_what_exceeds_them() {
         assert_eq!(make(&mine, &format!("f{number}")), Ok(()));
     }
     assert_eq!(make(&mine, "more"), Err(Status::EDQUOT));
+    let other_group = SetAttr { valid: SetAttrValid::GID, gid: 7, ..SetAttr::default() };
+    let own = f.lookup(parent, "f0").expect("read").expect("there").fid;
+    let changed = f.run_as(&user(1000, 100, &[7]), &MdsRequest::SetAttr { fid: own, set: other_group });
+    assert!(changed.is_ok(), "a file of the user gets another group, which has no limit: {changed:?}");
     assert_eq!(make(&user(1001, 101, &[]), "theirs"), Ok(()));
     assert_eq!(make(&f.cred, "roots"), Ok(()));
     let theirs = f.lookup(parent, "theirs").expect("read").expect("there").fid;
