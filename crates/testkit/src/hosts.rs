@@ -1,14 +1,20 @@
-//! Several hosts on one machine: network namespaces on a common bridge, each with mounts and keys of its own.
+//! Several hosts on one machine: network namespaces on a common bridge, each with mounts, keys and a boot of its own.
 
 use crate::program::{self, Outcome};
 use crate::run::Run;
 use crate::{binary, wait};
+use rustix::process::{Pid, Signal};
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// Name of the interface of a host.
 const INTERFACE: &str = "eth0";
+
+/// Gives a host the identity of a new boot: `$1` becomes its file.
+const BOOT: &str = r#"
+    cat /proc/sys/kernel/random/uuid > "$1" && mount --bind "$1" /proc/sys/kernel/random/boot_id
+"#;
 
 /// A network and its hosts; ended when dropped.
 pub struct Hosts {
@@ -50,14 +56,18 @@ impl Hosts {
     /// host.
     fn add(&mut self, run: &Run, name: &str) {
         let registry = run.make(name);
+        let boot = run.directory().join(format!("{name}.boot"));
         // Unmounts copies of other tests' mounts, which would keep these busy.
-        let script = r#"
+        let script = format!(
+            r#"
             findmnt -rn -t fuse.nacre -o TARGET | xargs -r umount -l
-            mkdir -p /run/nacre && chmod 700 "$1" && mount --bind "$1" /run/nacre && touch "$1/ready"
+            {BOOT}
+            mkdir -p /run/nacre && chmod 700 "$2" && mount --bind "$2" /run/nacre && touch "$2/ready"
             exec sleep infinity
-        "#;
+            "#
+        );
         let mut command = run.command("unshare");
-        command.args(["--net", "--mount", "sh", "-c", script, "sh"]).arg(&registry);
+        command.args(["--net", "--mount", "sh", "-c", &script, "sh"]).arg(&boot).arg(&registry);
         let holder = command.stdin(Stdio::null()).spawn().expect("unshare runs");
         self.holders.push(holder);
         wait::until(wait::SOON, "the namespaces of a host", || registry.join("ready").exists().then_some(()));
@@ -67,6 +77,11 @@ impl Hosts {
         let mut command = Command::new("nsenter");
         command.args(["-t", &self.holders[host].id().to_string(), "-n", "sh", "-c", script]);
         program::run_command(command, program::LIMIT).success();
+    }
+
+    /// Returns the number of hosts.
+    pub fn count(&self) -> usize {
+        self.holders.len() - 1
     }
 
     /// Returns the address of a host.
@@ -92,6 +107,45 @@ impl Hosts {
         let mut command = self.command(run, host, binary::nacre());
         command.args(arguments);
         program::run_command(command, program::LIMIT)
+    }
+
+    /// Returns a path of a host as this process finds it.
+    pub fn path(&self, host: usize, path: &Path) -> PathBuf {
+        let root = format!("/proc/{}/root", self.holders[host + 1].id());
+        Path::new(&root).join(path.strip_prefix("/").expect("paths of hosts are absolute"))
+    }
+
+    /// Ends all programs of a host without notice and gives it a new boot; `meanwhile` runs between their last action
+    /// and their end.
+    ///
+    /// # Panics
+    /// If a program cannot be ended.
+    pub fn lose_power(&self, run: &Run, host: usize, meanwhile: impl FnOnce()) {
+        let holder = self.holders[host + 1].id();
+        let mounts = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+        let own = mounts(holder);
+        let of_host = |(pid, _): &(u32, Vec<String>)| *pid != holder && mounts(*pid) == own;
+        let pids: Vec<u32> = run.processes().into_iter().filter(of_host).map(|(pid, _)| pid).collect();
+        let signal_all = |signal| {
+            for pid in &pids {
+                let pid = Pid::from_raw(pid.cast_signed()).expect("not 0");
+                rustix::process::kill_process(pid, signal).expect("it runs until it is killed here");
+            }
+        };
+        signal_all(Signal::STOP);
+        meanwhile();
+        signal_all(Signal::KILL);
+        wait::until(wait::SOON, "the end of all programs of a host", || {
+            let is_left = |pid: &u32| {
+                let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                !stat.is_empty() && !stat.contains(") Z ")
+            };
+            (!pids.iter().any(is_left)).then_some(())
+        });
+        let boot = run.directory().join(format!("{host}.boot"));
+        let mut command = self.command(run, host, "sh");
+        command.args(["-c", &format!("umount -l /proc/sys/kernel/random/boot_id; {BOOT}"), "sh"]).arg(boot);
+        program::run_command(command, program::LIMIT).success();
     }
 
     /// Runs a shell script on a host.
