@@ -316,6 +316,8 @@ fn a_check_continues_where_it_was_stopped_even_after_a_restart() {
             text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(": ").map(str::to_owned));
         line.unwrap_or_else(|| panic!("no {field} in {text}"))
     };
+    // The continuous check is off, also after the restart: it moves the same position.
+    lctl(&cluster, &["set_param", "-P", "mdd.chkgoon-MDT0000.lfsck_speed_limit=0"]);
     lctl(&cluster, &["set_param", "mdd.chkgoon-MDT0000.lfsck_speed_limit=0"]);
     let started = lctl(&cluster, &["lfsck_start", "-M", MDT, "-n", "-r", "-s", "20"]);
     assert!(started.starts_with("Started LFSCK on the device chkgoon-MDT0000"), "{started}");
@@ -328,7 +330,6 @@ fn a_check_continues_where_it_was_stopped_even_after_a_restart() {
     // A restart finds the stored position.
     cluster.stop();
     cluster.start_all();
-    lctl(&cluster, &["set_param", "mdd.chkgoon-MDT0000.lfsck_speed_limit=0"]);
     let complete = |cluster: &Cluster| {
         let text = lctl(cluster, &["lfsck_query", "-M", MDT, "-t", "namespace", "-w"]);
         assert!(text.starts_with("mdd.chkgoon-MDT0000.lfsck_namespace=\n"), "{text}");
