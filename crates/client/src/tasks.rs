@@ -2,8 +2,8 @@
 //! ahead. Write-back has its own threads, which sleep until data is due ([`crate::write_back`]).
 //!
 //! The pool has at most one thread per CPU, started when there is first work for it, asleep while there is
-//! none. Tasks begin in the order of submission. A wake-up across CPUs costs 20 to 50 us, so a task should
-//! take at least some hundred.
+//! none, and ended after a while. Tasks begin in the order of submission. A wake-up across CPUs costs 20 to 50
+//! us, so a task should take at least some hundred.
 //!
 //! # Divided work
 //!
@@ -21,6 +21,8 @@ use std::time::Duration;
 
 /// How often a caller that waits for helpers checks for an interrupt.
 const INTERRUPT_POLL: Duration = Duration::from_millis(10);
+/// Time without work after which a thread ends: there are pools for each OST.
+const IDLE_MAX: Duration = Duration::from_secs(10);
 /// Numbers the work of helpers, so that it can be interrupted.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
@@ -44,12 +46,13 @@ struct Shared {
 pub(crate) struct Tasks {
     shared: Arc<Shared>,
     threads_max: usize,
+    idle_max: Duration,
 }
 
 impl Tasks {
     /// Creates a pool of up to `threads_max` threads; none is started yet.
     pub fn new(threads_max: usize) -> Tasks {
-        Tasks { shared: Arc::default(), threads_max: threads_max.max(1) }
+        Tasks { shared: Arc::default(), threads_max: threads_max.max(1), idle_max: IDLE_MAX }
     }
 
     /// Returns the pool of this process. In a simulation, where many processes are one, each caller gets its own.
@@ -95,8 +98,9 @@ impl Tasks {
             return false;
         }
         if state.idle <= state.queue.len() && state.threads < self.threads_max {
-            let shared = self.shared.clone();
-            match nacre_env::thread::Builder::new().name("client-task".into()).spawn(move || serve(&shared)) {
+            let (shared, idle_max) = (self.shared.clone(), self.idle_max);
+            let run = move || serve(&shared, idle_max);
+            match nacre_env::thread::Builder::new().name("client-task".into()).spawn(run) {
                 Ok(_) => state.threads += 1,
                 Err(error) if state.threads == 0 => {
                     log::warn!("no thread for the client's own work: {error}");
@@ -140,7 +144,7 @@ impl Drop for Tasks {
     }
 }
 
-fn serve(shared: &Shared) {
+fn serve(shared: &Shared, idle_max: Duration) {
     let target = InterruptTarget::install();
     let mut state = shared.state.lock();
     loop {
@@ -155,8 +159,12 @@ fn serve(shared: &Shared) {
             return;
         } else {
             state.idle += 1;
-            shared.wake.wait(&mut state);
+            let is_over = shared.wake.wait_for(&mut state, idle_max).timed_out();
             state.idle -= 1;
+            if is_over && state.queue.is_empty() {
+                state.threads -= 1;
+                return;
+            }
         }
     }
 }
@@ -250,6 +258,20 @@ mod tests {
         done.sort_unstable();
         assert_eq!(done, (0..100).collect::<Vec<_>>());
         assert!(tasks.threads() <= 2);
+    }
+
+    #[test]
+    fn threads_without_work_end_and_new_work_starts_others() {
+        let mut tasks = Tasks::new(2);
+        tasks.idle_max = Duration::from_millis(1);
+        for _ in 0..2 {
+            let (send, receive) = mpsc::channel();
+            tasks.submit(move || send.send(()).expect("the receiver is there"));
+            receive.recv().expect("it runs");
+            while tasks.threads() > 0 {
+                nacre_env::thread::yield_now();
+            }
+        }
     }
 
     #[test]
