@@ -109,6 +109,7 @@ const SETTABLE: &[Group] = &[
             ("changelog_max_idle_time", Rule::Number(1, S32)),
             ("changelog_max_mb", Rule::Number(0, 1 << 40)),
             ("changelog_min_gc_interval", Rule::Number(1, S32)),
+            ("lfsck_speed_limit", Rule::Number(0, i64::MAX)),
         ],
     ),
     (
@@ -317,6 +318,7 @@ mod tests {
             "lmv.*.qos_maxage",
             "lod.x-MDT0000-mdtlov.qos_threshold_rr",
             "mdd.*.append_pool",
+            "mdd.x-MDT0000.lfsck_speed_limit",
             "obdfilter.x.exports.clear",
             "mdt.*.exports.10.0.0.1@tcp.stats",
         ] {

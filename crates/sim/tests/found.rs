@@ -289,7 +289,7 @@ fn a_file_can_be_opened_after_a_power_cut_that_lost_an_object_with_unsynced_data
     assert_eq!(explore(write, &exploration).violations, [""; 0]);
 }
 
-/// The lock in the lost reply to a lookup was called back, and the lookup that was sent again waited for that until its
+/// The lock in the lost reply to a lookup was revoked, and the lookup that was sent again waited for that until its
 /// client was evicted. The moments of the plan of seed 379 show it.
 #[test]
 fn a_lookup_whose_reply_is_lost_and_a_change_do_not_wait_for_each_other() {

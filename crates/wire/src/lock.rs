@@ -61,7 +61,7 @@ pub enum LockRequest {
     /// Answers a repeated [`LockMessage::Blocking`]: the client still uses the lock, or writes out what it covers.
     /// Extends the deadline, up to the bound of the target.
     Busy {
-        /// Lock that is called back.
+        /// Lock that is revoked.
         handle: LockHandle,
     },
 }
