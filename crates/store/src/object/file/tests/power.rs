@@ -192,8 +192,10 @@ fn is_kept_by_trial(dir: &Path, seed: u64, forgets: bool) -> Option<bool> {
     files.cut_after(random.u64(1..80), {
         let (expected, left) = (expected.clone(), left.clone());
         move |files| {
+            // Held over both: a sync that ends between them would be expected, and not in the index.
+            let expected = expected.lock();
             let (files, index) = (files.copy(), witness.medium());
-            *left.lock() = Some(Left { files, index, expected: expected.lock().clone() });
+            *left.lock() = Some(Left { files, index, expected: expected.clone() });
         }
     });
     for _ in 0..60 {
