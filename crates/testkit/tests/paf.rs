@@ -549,7 +549,7 @@ fn backends(run: &Run, letters: &str) -> Command {
 /// Checks that nothing is left mounted, on a loop device, or in its directory.
 fn is_clean(run: &Run) {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
-    assert!(!mounts.contains("nacre-paf-"), "{mounts}");
+    assert!(!mounts.contains(text(run.directory())), "{mounts}");
     let loops = Command::new("losetup").arg("-a").output().map(|output| output.stdout).unwrap_or_default();
     let loops = String::from_utf8_lossy(&loops).into_owned();
     assert!(!loops.contains(text(run.directory())), "{loops}");
