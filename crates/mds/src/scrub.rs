@@ -129,6 +129,10 @@ struct Walk {
     status: ScrubStatus,
     /// Key after which the walk continues, by its phase: a FID, a table and a key, an OST and an object.
     cursor: Vec<u8>,
+    /// Number of the walk: an order begins another one, which looks again at what a step under way looks at.
+    number: u64,
+    /// Number of the walk that the step under way belongs to.
+    stepping: u64,
     /// Time at which the position was stored, and that position.
     stored: Option<(Instant, Vec<u8>)>,
     /// Last time at which the command that has given the order asked for the state.
@@ -175,19 +179,7 @@ impl Scrub {
 
     /// Begins an ordered walk, or changes the one under way. It looks at everything once.
     pub fn start(&self, order: Order) {
-        let mut state = self.state.lock();
-        if order.from_start || state.order.is_none() && state.status.is_complete {
-            state.status.phase = Phase::Inodes;
-            state.cursor.clear();
-        }
-        if state.order.is_none() {
-            state.status.counts.clear();
-            state.status.findings.clear();
-            (state.status.checked, state.status.skipped) = (0, 0);
-        }
-        (state.status.is_ordered, state.status.is_complete) = (true, false);
-        state.attended = Some(Instant::now());
-        state.order = Some(order);
+        self.state.lock().start(order);
     }
 
     /// Ends an ordered walk; the next one continues there.
@@ -252,7 +244,8 @@ impl Scrub {
     /// Looks at the next inodes, records or objects; returns their number, at least 1.
     fn step(&self, repair: bool) -> StatusResult<u64> {
         let (phase, cursor) = {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
+            state.stepping = state.number;
             (state.status.phase, state.cursor.clone())
         };
         let done = match phase {
@@ -260,22 +253,9 @@ impl Scrub {
             Phase::Leftovers => self.step_leftovers(&cursor, repair)?,
             Phase::Objects => self.step_objects(&cursor, repair)?,
         };
-        let mut state = self.state.lock();
-        state.status.checked += done.count;
-        // An order that came meanwhile may have moved the position.
-        if state.cursor != cursor || state.status.phase != phase {
-            return Ok(done.count.max(1));
-        }
-        match (done.next, phase) {
-            (Some(next), _) => state.cursor = next,
-            (None, Phase::Inodes) => state.enter(Phase::Leftovers),
-            (None, Phase::Leftovers) => state.enter(Phase::Objects),
-            (None, Phase::Objects) => state.complete(),
-        }
-        if let Some(fid) = state.cursor.first_chunk::<16>() {
-            state.status.position = Fid::from_key(fid);
-        }
-        Ok(done.count.max(1))
+        let count = done.count.max(1);
+        self.state.lock().advance(phase, done);
+        Ok(count)
     }
 
     fn step_inodes(&self, cursor: &[u8], repair: bool) -> StatusResult<Done> {
@@ -337,13 +317,7 @@ impl Scrub {
             true => log::warn!("MDT{index:04x}: repaired: {fid} {text}"),
             false => log::error!("MDT{index:04x}: damage: {fid} {text}"),
         }
-        let mut state = self.state.lock();
-        let count = state.status.counts.entry(kind).or_default();
-        *count = (count.0 + 1, count.1 + u64::from(is_repaired));
-        if state.status.findings.len() == KEPT_MAX {
-            state.status.findings.pop_front();
-        }
-        state.status.findings.push_back(Finding { kind, fid, text, is_repaired });
+        self.state.lock().add(Finding { kind, fid, text, is_repaired });
     }
 
     /// Runs requests to another target for a limited time: one that is down holds up neither the stop of this target nor
@@ -401,11 +375,57 @@ struct Done {
 }
 
 impl Walk {
+    fn start(&mut self, order: Order) {
+        if order.from_start || self.order.is_none() && self.status.is_complete {
+            self.status.phase = Phase::Inodes;
+            self.cursor.clear();
+        }
+        if self.order.is_none() {
+            self.status.counts.clear();
+            self.status.findings.clear();
+            (self.status.checked, self.status.skipped) = (0, 0);
+        }
+        self.number += 1;
+        (self.status.is_ordered, self.status.is_complete) = (true, false);
+        self.attended = Some(Instant::now());
+        self.order = Some(order);
+    }
+
     fn end_order(&mut self) {
         if self.order.take().is_some() {
             self.status.orders += 1;
             self.status.is_ordered = false;
         }
+    }
+
+    /// Moves on after a step, unless an order came meanwhile.
+    fn advance(&mut self, phase: Phase, done: Done) {
+        if self.stepping != self.number {
+            return;
+        }
+        self.status.checked += done.count;
+        match (done.next, phase) {
+            (Some(next), _) => self.cursor = next,
+            (None, Phase::Inodes) => self.enter(Phase::Leftovers),
+            (None, Phase::Leftovers) => self.enter(Phase::Objects),
+            (None, Phase::Objects) => self.complete(),
+        }
+        if let Some(fid) = self.cursor.first_chunk::<16>() {
+            self.status.position = Fid::from_key(fid);
+        }
+    }
+
+    /// Keeps a finding, unless the walk that an order has begun meanwhile finds it again.
+    fn add(&mut self, finding: Finding) {
+        if self.stepping != self.number && !finding.is_repaired {
+            return;
+        }
+        let count = self.status.counts.entry(finding.kind).or_default();
+        *count = (count.0 + 1, count.1 + u64::from(finding.is_repaired));
+        if self.status.findings.len() == KEPT_MAX {
+            self.status.findings.pop_front();
+        }
+        self.status.findings.push_back(finding);
     }
 
     fn enter(&mut self, phase: Phase) {
@@ -426,5 +446,35 @@ impl Walk {
             status.checked = 0;
         }
         self.rested = Some(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_step_has_found_before_an_order_does_not_spare_the_order_that_step() {
+        let mut walk = Walk::default();
+        let finding = |is_repaired| Finding {
+            kind: Kind::Store,
+            fid: Fid::ZERO,
+            text: "damaged".to_owned(),
+            is_repaired,
+        };
+        walk.add(finding(false));
+        assert_eq!(walk.status.counts[&Kind::Store], (1, 0));
+        walk.advance(Phase::Inodes, Done { count: 3, next: Some(vec![1]) });
+        assert_eq!((walk.status.checked, &walk.cursor[..]), (3, &[1][..]));
+        walk.start(Order { repair: false, rate: 0, from_start: true, is_attended: false });
+        // The step under way ends.
+        walk.add(finding(false));
+        walk.advance(Phase::Inodes, Done { count: 3, next: Some(vec![2]) });
+        assert_eq!((walk.status.checked, walk.status.counts.len(), walk.cursor.len()), (0, 0, 0));
+        // The next one belongs to the order.
+        walk.stepping = walk.number;
+        walk.add(finding(false));
+        walk.advance(Phase::Inodes, Done { count: 3, next: Some(vec![2]) });
+        assert_eq!((walk.status.checked, walk.status.findings.len(), &walk.cursor[..]), (3, 1, &[2][..]));
     }
 }

@@ -2,7 +2,7 @@
 //! it. The store compares checksums, where it has them; blocks that the medium cannot read are found in any case.
 
 use nacre_env::clock::Instant;
-use nacre_env::sync::{Condvar, Mutex, MutexGuard};
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_env::thread::JoinHandle;
 use nacre_store::object::{ObjectError, ObjectStore, Seek, objects_after};
 use nacre_types::{Fid, TargetId};
@@ -52,9 +52,17 @@ struct State {
     order: Option<u64>,
     /// Rate of the continuous walk, 0 for none.
     rate: u64,
+    /// Number of the walk. An order or its end begins another one: what the thread is reading then counts for neither.
+    walk: u64,
     attended: Option<Instant>,
     rested: Option<Instant>,
     is_ending: bool,
+}
+
+/// Part of a walk: which one, and the object after which it continues.
+struct Leg {
+    walk: u64,
+    after: Fid,
 }
 
 struct Shared {
@@ -106,6 +114,7 @@ impl DataScrub {
             let position = state.status.position;
             state.status = DataScrubStatus { passes, position, ..DataScrubStatus::default() };
         }
+        state.walk += 1;
         (state.status.is_ordered, state.status.is_complete) = (true, false);
         (state.order, state.attended) = (Some(rate), is_attended.then(Instant::now));
         self.shared.changed.notify_all();
@@ -113,8 +122,8 @@ impl DataScrub {
 
     /// Ends an order; the next one continues there.
     pub fn cancel(&self) {
-        let mut state = self.shared.state.lock();
-        (state.order, state.status.is_ordered) = (None, false);
+        self.shared.state.lock().end_order();
+        self.shared.changed.notify_all();
     }
 
     /// Returns the state to the command that has given the order, and extends the order.
@@ -149,55 +158,60 @@ impl Drop for DataScrub {
 
 impl Shared {
     fn run(&self) {
-        while let Some(after) = self.next() {
+        while let Some(leg) = self.next() {
             let index = self.store.abilities().index;
-            let listed = index.map_or(Ok(Vec::new()), |index| objects_after(index, after, LISTED));
-            let objects = match listed {
-                Ok(objects) => objects,
-                Err(error) => {
-                    self.found(Fid::ZERO, &format!("its objects cannot be listed: {error}"));
-                    Vec::new()
-                }
-            };
+            let listed = index.map_or(Ok(Vec::new()), |index| objects_after(index, leg.after, LISTED));
+            let objects = listed.unwrap_or_else(|error| {
+                self.found(leg.walk, Fid::ZERO, &format!("its objects cannot be listed: {error}"));
+                Vec::new()
+            });
             let is_end = objects.len() < LISTED;
-            for object in objects {
-                if !self.read(object) {
-                    break;
-                }
-                let mut state = self.state.lock();
-                state.status.position = object;
-                state.status.objects += 1;
-            }
-            if is_end {
-                self.state.lock().complete();
+            let is_read = objects.into_iter().all(|object| {
+                self.read(leg.walk, object)
+                    && self.go_on(leg.walk, |state| {
+                        state.status.position = object;
+                        state.status.objects += 1;
+                    })
+            });
+            if is_read && is_end {
+                self.go_on(leg.walk, State::complete);
             }
         }
     }
 
-    /// Waits until there is something to read; returns the object after which it continues. `None`: the thread ends.
-    fn next(&self) -> Option<Fid> {
+    /// Changes the state of a walk; false if it is not under way any more.
+    fn go_on(&self, walk: u64, change: impl FnOnce(&mut State)) -> bool {
+        let mut state = self.state.lock();
+        let is_under_way = state.is_under_way(walk);
+        if is_under_way {
+            change(&mut state);
+        }
+        is_under_way
+    }
+
+    /// Waits until there is something to read. `None`: the thread ends.
+    fn next(&self) -> Option<Leg> {
         let mut state = self.state.lock();
         loop {
             if state.is_ending {
                 return None;
             }
             if state.order.is_some() && state.attended.is_some_and(|asked| asked.elapsed() > ATTENDED) {
-                (state.order, state.status.is_ordered) = (None, false);
+                state.end_order();
             }
             let rest = state.rested.map_or(Duration::ZERO, |since| REST.saturating_sub(since.elapsed()));
             match (state.order, state.rate) {
-                (Some(_), _) => return Some(state.status.position),
                 (None, 0) => self.changed.wait(&mut state),
-                (None, _) if rest.is_zero() => return Some(state.status.position),
-                (None, _) => {
+                (None, _) if !rest.is_zero() => {
                     self.changed.wait_for(&mut state, rest);
                 }
+                _ => return Some(Leg { walk: state.walk, after: state.status.position }),
             }
         }
     }
 
-    /// Reads an object; returns false if the thread ends, or what it does has changed.
-    fn read(&self, object: Fid) -> bool {
+    /// Reads an object; returns false if the walk is not under way any more.
+    fn read(&self, walk: u64, object: Fid) -> bool {
         let mut buffer = vec![0; READ_BYTES as usize];
         let mut at = 0;
         loop {
@@ -211,53 +225,60 @@ impl Shared {
                 Ok(read) => read as u64,
                 Err(ObjectError::Closed | ObjectError::Gone(_)) => return true,
                 Err(error) => {
-                    self.found(object, &error.to_string());
+                    self.found(walk, object, &error.to_string());
                     READ_BYTES
                 }
             };
             at += read;
-            if !self.pause(read) {
+            if !self.go_on(walk, |state| state.status.bytes += read) || !self.pause(walk, read) {
                 return false;
             }
         }
     }
 
-    /// Waits as the rate requires.
-    fn pause(&self, bytes: u64) -> bool {
-        let mut state = self.state.lock();
-        state.status.bytes += bytes;
-        let rate = state.order.unwrap_or(state.rate);
-        let (ordered, was_on) = (state.order.is_some(), rate > 0 || state.order.is_some());
-        if rate > 0 {
-            let pause = Duration::from_secs_f64(bytes as f64 / rate as f64);
-            self.wait_for(&mut state, pause);
-        }
-        !state.is_ending && was_on && state.order.is_some() == ordered
-    }
-
-    fn wait_for(&self, state: &mut MutexGuard<'_, State>, pause: Duration) {
+    /// Waits after a read, as the rate requires that is set meanwhile; returns false if the walk is not under way any
+    /// more.
+    fn pause(&self, walk: u64, bytes: u64) -> bool {
         let begin = Instant::now();
-        loop {
+        let mut state = self.state.lock();
+        while state.is_under_way(walk) {
+            let rate = state.order.unwrap_or(state.rate);
+            let pause =
+                if rate == 0 { Duration::ZERO } else { Duration::from_secs_f64(bytes as f64 / rate as f64) };
             let left = pause.saturating_sub(begin.elapsed());
-            if left.is_zero() || state.is_ending {
-                return;
+            if left.is_zero() {
+                return true;
             }
-            self.changed.wait_for(state, left);
+            self.changed.wait_for(&mut state, left);
         }
+        false
     }
 
-    fn found(&self, object: Fid, text: &str) {
+    fn found(&self, walk: u64, object: Fid, text: &str) {
         log::error!("{}: damage: object {object}: {text}", self.target);
-        let mut state = self.state.lock();
-        state.status.damaged += 1;
-        if state.status.findings.len() == KEPT_MAX {
-            state.status.findings.pop_front();
-        }
-        state.status.findings.push_back((object, text.to_owned()));
+        self.go_on(walk, |state| {
+            state.status.damaged += 1;
+            if state.status.findings.len() == KEPT_MAX {
+                state.status.findings.pop_front();
+            }
+            state.status.findings.push_back((object, text.to_owned()));
+        });
     }
 }
 
 impl State {
+    /// Whether a walk continues: it was not replaced, and neither the thread nor the continuous walk was ended.
+    fn is_under_way(&self, walk: u64) -> bool {
+        walk == self.walk && !self.is_ending && (self.order.is_some() || self.rate > 0)
+    }
+
+    fn end_order(&mut self) {
+        if self.order.take().is_some() {
+            self.status.is_ordered = false;
+            self.walk += 1;
+        }
+    }
+
     fn complete(&mut self) {
         let status = &mut self.status;
         status.passes += 1;
@@ -268,6 +289,37 @@ impl State {
         } else {
             (status.objects, status.bytes, status.damaged) = (0, 0, 0);
         }
+        self.walk += 1;
         self.rested = Some(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_store::object::{FileStore, FileStoreOptions, Ids};
+
+    #[test]
+    fn an_order_during_a_continuous_walk_reads_everything_and_does_not_wait_for_its_rate() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = FileStore::open(dir.path(), FileStoreOptions::create()).expect("opens");
+        let object = Fid { seq: 0x1_0000_0000, oid: 1, ver: 0 };
+        store.reserve(object.seq, 10).expect("reserved");
+        store.write(object, 0, &[1; 1000]).expect("written");
+        let target = TargetId::ost(0);
+        // One byte per second: the continuous walk stays behind the only object for 1000 s.
+        let scrub = DataScrub::start(target, Arc::new(store), 1).expect("started");
+        let until = |what: &str, is_reached: &dyn Fn(&DataScrubStatus) -> bool| {
+            let begin = Instant::now();
+            while !is_reached(&scrub.status()) {
+                assert!(begin.elapsed() < Duration::from_secs(100), "{what}: {:?}", scrub.status());
+                nacre_env::thread::yield_now();
+            }
+        };
+        until("the continuous walk has read", &|status| status.bytes > 0);
+        scrub.order(0, true, false);
+        until("the order has ended", &|status| status.is_complete);
+        let status = scrub.status();
+        assert_eq!((status.bytes, status.objects, status.passes), (1000, 1, 1), "{status:?}");
     }
 }
