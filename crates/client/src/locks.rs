@@ -161,7 +161,7 @@ impl Locks {
         self.clock.stop();
         self.inode_spaces().iter().for_each(|space| space.stop());
         self.layout_flushes.stop();
-        self.layout_spaces().iter().for_each(|space| space.messages.stop());
+        self.layout_spaces().iter().for_each(|space| space.stop());
         self.spaces().iter().for_each(|space| space.stop());
         self.drops.stop();
     }

@@ -135,13 +135,7 @@ impl Hosts {
         signal_all(Signal::STOP);
         meanwhile();
         signal_all(Signal::KILL);
-        wait::until(wait::SOON, "the end of all programs of a host", || {
-            let is_left = |pid: &u32| {
-                let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-                !stat.is_empty() && !stat.contains(") Z ")
-            };
-            (!pids.iter().any(is_left)).then_some(())
-        });
+        pids.iter().for_each(|pid| wait::until_ended(wait::SOON, *pid));
         let boot = run.directory().join(format!("{host}.boot"));
         let mut command = self.command(run, host, "sh");
         command.args(["-c", &format!("umount -l /proc/sys/kernel/random/boot_id; {BOOT}"), "sh"]).arg(boot);

@@ -5,6 +5,15 @@ use std::time::{Duration, Instant};
 /// Timeout, on a busy machine, for a condition that should hold at once.
 pub const SOON: Duration = Duration::from_secs(60);
 
+/// Waits until a process has ended; it may be a zombie whose parent has not asked for its code.
+#[track_caller]
+pub fn until_ended(limit: Duration, pid: u32) {
+    until(limit, "a process has ended", || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        (stat.is_empty() || stat.contains(") Z ")).then_some(())
+    });
+}
+
 /// Interval between checks of a condition.
 const PERIOD: Duration = Duration::from_millis(2);
 

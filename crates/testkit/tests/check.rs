@@ -361,10 +361,7 @@ fn a_check_passes_over_a_target_that_hangs_and_holds_up_no_stop() {
         (skipped.expect("the number is shown") != "0").then_some(())
     });
     cluster.signal(mdt, Signal::TERM);
-    wait::until(Duration::from_secs(120), "the MDT stops", || {
-        let stat = fs::read_to_string(format!("/proc/{mdt}/stat")).unwrap_or_default();
-        (stat.is_empty() || stat.contains(") Z ")).then_some(())
-    });
+    wait::until_ended(Duration::from_secs(120), mdt);
     cluster.signal(ost, Signal::CONT);
     cluster.start_all();
     cluster.stop_and_check();

@@ -73,7 +73,7 @@ pub(crate) struct LayoutSpace {
     /// Signalled when a lock is cancelled or lost.
     gone: Condvar,
     /// Threads for messages without reply.
-    pub messages: Tasks,
+    messages: Tasks,
 }
 
 impl LayoutSpace {
@@ -207,6 +207,11 @@ impl LayoutSpace {
             }
             nacre_env::blocking(|| self.gone.wait_for(&mut state, POLL));
         }
+    }
+
+    /// Stops the threads.
+    pub fn stop(&self) {
+        self.messages.stop();
     }
 
     /// Drives the engine's time-outs.
