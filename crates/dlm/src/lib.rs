@@ -12,6 +12,7 @@
 //! asks the owner for sizes.
 
 mod exports;
+mod heads;
 mod local;
 mod recovery;
 mod report;
@@ -19,6 +20,7 @@ mod requests;
 mod service;
 mod timer;
 
+pub use heads::{Heads, Ticket};
 pub use local::LocalLock;
 pub use nacre_lock::server::{ServerConfig, ServerStats};
 pub use recovery::{Expected, RecoveryReport};

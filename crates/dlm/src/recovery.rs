@@ -5,6 +5,7 @@ use nacre_env::clock::Instant;
 use nacre_lock::server::Effect;
 use nacre_types::{ClientUuid, ProcessIdentity};
 use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 /// Clients of the last run that may hold locks, with their processes if those ran on this host.
@@ -24,6 +25,8 @@ pub struct RecoveryReport {
     pub remaining: Duration,
     /// Number of clients of the last run.
     pub expected: usize,
+    /// Number of them that are connected and replay.
+    pub replaying: usize,
     /// Number of them that replayed all their locks, or disconnected.
     pub completed: usize,
     /// Number of them that were given up.
@@ -49,6 +52,8 @@ impl Tally {
 pub(crate) struct Recovery {
     awaited: Expected,
     until: Instant,
+    /// Last time at which a client has replayed a change.
+    progress: Option<Instant>,
     next_look: Instant,
 }
 
@@ -56,7 +61,7 @@ impl Recovery {
     /// Starts a recovery; `None` if no client is expected.
     pub(crate) fn begin(expected: Expected, until: Instant) -> Option<Recovery> {
         let next_look = Instant::now();
-        (!expected.is_empty()).then_some(Recovery { awaited: expected, until, next_look })
+        (!expected.is_empty()).then_some(Recovery { awaited: expected, until, progress: None, next_look })
     }
 
     /// Returns the time of the timer thread's next check.
@@ -106,11 +111,17 @@ impl LockService {
         let tally = &state.tally;
         let awaited = state.recovery.as_ref().map_or(0, |recovery| recovery.awaited.len());
         let until = state.recovery.as_ref().map(|recovery| recovery.until);
+        let is_replaying = |client: &&ClientUuid| state.exports.contains_key(*client);
+        let replaying = state
+            .recovery
+            .as_ref()
+            .map_or(0, |recovery| recovery.awaited.keys().filter(is_replaying).count());
         (tally.expected > 0).then(|| RecoveryReport {
             began: tally.began,
             took: tally.took,
             remaining: until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now())),
             expected: tally.expected,
+            replaying,
             completed: tally.expected.saturating_sub(awaited + tally.given_up),
             given_up: tally.given_up,
         })
@@ -129,9 +140,25 @@ impl LockService {
             self.recovery_changed.notify_all();
         }
         if recovery.awaited.is_empty() {
-            log::info!("{}: all clients of the last run are back or abandoned", self.name());
+            log::info!("{}: all clients of the last run are back or given up", self.name());
             self.end_recovery(state, effects);
         }
+    }
+
+    /// Records that a client has replayed a change: clients that are connected, and may be waiting for their turn, are
+    /// not given up before another window has passed. Holds for the companion too.
+    pub fn note_progress(&self) {
+        if let Some(recovery) = &mut self.state().recovery {
+            recovery.progress = Some(Instant::now());
+        }
+        if let Some(companion) = self.companion.get().and_then(Weak::upgrade) {
+            companion.note_progress();
+        }
+    }
+
+    /// Sets the lock server of the data on the same target, whose clients recover here first.
+    pub fn lead(&self, companion: &Arc<LockService>) {
+        let _ = self.companion.set(Arc::downgrade(companion));
     }
 
     fn end_recovery(&self, state: &mut State, effects: &mut Vec<Effect>) {
@@ -141,8 +168,8 @@ impl LockService {
         self.recovery_changed.notify_all();
     }
 
-    /// Gives up clients whose processes have ended, and all clients at the end of the window. Returns those
-    /// that are not connected.
+    /// Gives up clients whose processes have ended; at the end of the window those that are not connected; and all,
+    /// once none has replayed anything for another window. Returns those that are not connected.
     pub(crate) fn check_recovery(&self, now: Instant) -> Vec<ClientUuid> {
         let suspects: Vec<(ClientUuid, ProcessIdentity)> = match &mut self.state().recovery {
             Some(recovery) if recovery.due() <= now => {
@@ -159,14 +186,23 @@ impl LockService {
                 state.tally.given_up += usize::from(state.is_awaited(client));
                 self.no_longer_awaited(state, client, effects);
             }
-            if let Some(recovery) = &state.recovery
+            if let Some(recovery) = &mut state.recovery
                 && recovery.until <= now
             {
-                let late: Vec<ClientUuid> = recovery.awaited.keys().copied().collect();
-                log::warn!("{}: {} clients of the last run did not come back", self.name(), late.len());
+                let until =
+                    recovery.progress.map(|progress| progress + self.window).filter(|until| *until > now);
+                recovery.until = until.unwrap_or(now);
+                let goes_on = |client: &ClientUuid| until.is_some() && state.exports.contains_key(client);
+                let late: Vec<ClientUuid> =
+                    recovery.awaited.keys().copied().filter(|client| !goes_on(client)).collect();
+                if !late.is_empty() {
+                    log::warn!("{}: {} clients of the last run did not come back", self.name(), late.len());
+                }
                 state.tally.given_up += late.len();
+                for client in &late {
+                    self.no_longer_awaited(state, client, effects);
+                }
                 given_up.extend(late);
-                self.end_recovery(state, effects);
             }
             given_up.retain(|client| !state.exports.contains_key(client));
         });

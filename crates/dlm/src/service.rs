@@ -16,8 +16,8 @@ use nacre_rpc::Export;
 use nacre_types::{ClientUuid, Status, StatusResult};
 use nacre_wire::lock::LockMessage;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// Services of a target for its lock service.
@@ -79,7 +79,7 @@ pub(crate) struct State {
 pub struct LockService {
     name: String,
     /// Length of the recovery window.
-    window: Duration,
+    pub(crate) window: Duration,
     state: Mutex<State>,
     /// Notified when the timer thread has to check its deadlines again.
     pub(crate) timer_changed: Condvar,
@@ -89,6 +89,8 @@ pub struct LockService {
     has_resources: AtomicBool,
     /// True during the recovery window.
     is_recovering: AtomicBool,
+    /// Lock server of the data on the same target: its clients recover here first.
+    pub(crate) companion: OnceLock<Weak<LockService>>,
 }
 
 /// Clients ping every five seconds: a client that has sent nothing for this long is suspect, if this is
@@ -139,6 +141,7 @@ impl LockService {
             recovery_changed: Condvar::new(),
             has_resources: AtomicBool::new(false),
             is_recovering,
+            companion: OnceLock::new(),
         }
     }
 

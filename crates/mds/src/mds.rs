@@ -510,6 +510,11 @@ impl Mds {
         self.leaves.data.set_watch(watch);
     }
 
+    /// Ties the recovery of data on this MDT to that of the metadata, which precedes it for each client.
+    pub fn lead_recovery_of(&self, data: &Arc<LockService>) {
+        self.mdlocks.lead(data);
+    }
+
     /// Returns the largest component in bytes that new layouts may have on this MDT: while there is enough
     /// space (`lod.*.dom_stripesize`), and with the current free space (`dom_stripesize_cur_kb`).
     pub fn dom_limits(&self) -> (u64, u64) {

@@ -12,6 +12,7 @@ mod serve;
 pub(crate) use scope::{Scope, check_reply, is_running, mark, time};
 pub(crate) use serve::Replayer;
 
+use nacre_dlm::{Heads, Ticket};
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_ondisk::{RUNS_MAX, RunsRecord};
 use nacre_types::{ClientUuid, TransNo};
@@ -63,6 +64,8 @@ pub(crate) enum Turn {
     Restored(Returned),
     /// Wait for earlier changes.
     Wait,
+    /// Nothing: the client has connected again, and sent its changes once more.
+    Replaced,
 }
 
 /// A part of a distributed transaction that another MDT has returned.
@@ -91,7 +94,7 @@ struct State {
     /// Clients of the last run that have not reported the end of their replay.
     entitled: BTreeSet<ClientUuid>,
     /// The next change of each client that has sent some.
-    heads: BTreeMap<ClientUuid, TransNo>,
+    heads: Heads,
     /// Parts of distributed transactions that other MDTs have returned, by their places.
     restored: BTreeMap<Place, Box<Transaction>>,
     /// Transnos of those that have been applied, as far as they are known.
@@ -100,13 +103,6 @@ struct State {
     returned: u64,
     /// True while a change is executed.
     is_busy: bool,
-}
-
-impl State {
-    /// Returns true if no client that is `awaited` may still send an earlier change than the known ones.
-    fn is_complete(&self, awaited: &[ClientUuid]) -> bool {
-        awaited.iter().all(|client| self.heads.contains_key(client))
-    }
 }
 
 /// Order of replayed changes.
@@ -164,7 +160,7 @@ impl Replays {
             return true;
         }
         let state = self.state.lock();
-        let are_pending = state.is_busy || !state.heads.is_empty() || !state.restored.is_empty();
+        let are_pending = state.is_busy || state.heads.first().is_some() || !state.restored.is_empty();
         if !is_recovering && !are_pending {
             self.are_over.store(true, Ordering::Release);
         }
@@ -192,7 +188,7 @@ impl Replays {
         let place = Place { transno, number: state.returned };
         state.restored.insert(place, Box::new(transaction));
         self.are_over.store(false, Ordering::Release);
-        self.changed.notify_all();
+        self.wake_all(&state);
         None
     }
 
@@ -204,35 +200,46 @@ impl Replays {
 
     /// Wakes waiting replays: a client is not awaited any more.
     pub fn wake(&self) {
-        let _state = self.state.lock();
+        self.wake_all(&self.state.lock());
+    }
+
+    fn wake_all(&self, state: &State) {
+        state.heads.wake_first();
         self.changed.notify_all();
     }
 
-    /// Decides what to do before the change `transno` of a client is executed; `awaited` are the clients of the last
-    /// run that may replay changes. After [`Turn::Own`] the caller calls [`Replays::end`], after [`Turn::Restored`]
-    /// [`Replays::end_restored`].
-    pub fn next(&self, client: &ClientUuid, transno: TransNo, awaited: &[ClientUuid]) -> Turn {
+    /// Enters a request of a client whose first change is this one, until [`Replays::leave`].
+    pub fn enter(&self, client: ClientUuid, transno: TransNo) -> Ticket {
         let mut state = self.state.lock();
         self.are_over.store(false, Ordering::Release);
-        state.heads.insert(*client, transno);
-        if state.is_busy || !state.is_complete(awaited) {
-            return Turn::Wait;
+        state.heads.enter(client, transno)
+    }
+
+    /// Decides what to do before the change `transno` of a request is executed; `awaited` are the clients of the last
+    /// run that may replay changes. [`Turn::Wait`] follows after a wait of `tick` at most, and is to be repeated. After
+    /// [`Turn::Own`] the caller calls [`Replays::end`], after [`Turn::Restored`] [`Replays::end_restored`].
+    pub fn next(&self, ticket: &Ticket, transno: TransNo, awaited: &[ClientUuid], tick: Duration) -> Turn {
+        let mut state = self.state.lock();
+        if !state.heads.advance(ticket, transno) {
+            return Turn::Replaced;
         }
-        if let Some(part) = take_restored(&mut state) {
-            return Turn::Restored(part);
+        if !state.is_busy && state.heads.is_complete(awaited) {
+            if let Some(part) = take_restored(&mut state) {
+                return Turn::Restored(part);
+            }
+            if state.heads.is_first(ticket, awaited) {
+                state.is_busy = true;
+                return Turn::Own;
+            }
         }
-        let first = state.heads.iter().map(|(client, transno)| (*transno, client)).min();
-        if first != Some((transno, client)) {
-            return Turn::Wait;
-        }
-        state.is_busy = true;
-        Turn::Own
+        ticket.woken.wait_for(&mut state, tick);
+        Turn::Wait
     }
 
     /// Returns a part to apply that precedes all changes of clients, if no client is `awaited` that has sent none.
     pub fn next_restored(&self, awaited: &[ClientUuid]) -> Option<Returned> {
         let mut state = self.state.lock();
-        if state.is_busy || !state.is_complete(awaited) {
+        if state.is_busy || !state.heads.is_complete(awaited) {
             return None;
         }
         take_restored(&mut state)
@@ -245,21 +252,21 @@ impl Replays {
         if failed {
             state.restored.insert(part.place, part.transaction);
         }
-        self.changed.notify_all();
+        self.wake_all(&state);
     }
 
-    /// Ends the execution of a change of a client.
-    pub fn end(&self, client: &ClientUuid) {
+    /// Ends the execution of a change. Its request keeps its place until its next change, or until it leaves.
+    pub fn end(&self) {
         let mut state = self.state.lock();
         state.is_busy = false;
-        state.heads.remove(client);
-        self.changed.notify_all();
+        state.heads.wake_first();
     }
 
-    /// Removes a client that stops to replay.
-    pub fn leave(&self, client: &ClientUuid) {
-        self.state.lock().heads.remove(client);
-        self.wake();
+    /// Removes a request whose changes have ended.
+    pub fn leave(&self, ticket: &Ticket) {
+        let mut state = self.state.lock();
+        state.heads.leave(ticket);
+        self.changed.notify_all();
     }
 
     /// Records that the part with this transno has been applied.
@@ -293,7 +300,7 @@ impl Replays {
 /// Takes the first returned part if it precedes all changes of clients.
 fn take_restored(state: &mut State) -> Option<Returned> {
     let (place, _) = state.restored.first_key_value()?;
-    if state.heads.values().any(|head| *head < place.transno) {
+    if state.heads.first().is_some_and(|head| head < place.transno) {
         return None;
     }
     let (place, transaction) = state.restored.pop_first()?;

@@ -193,6 +193,7 @@ impl ObjectServer {
         // A refused change is lost; one that was interrupted is sent again.
         if !matches!(&outcome, Err(Refusal::Argument(Status::EVICTED | Status::EINTR | Status::ESHUTDOWN))) {
             changes.note_replayed(&export.client, number)?;
+            self.locks.note_progress();
         }
         outcome
     }

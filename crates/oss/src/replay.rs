@@ -6,13 +6,12 @@
 //! Requests that read or change data wait until then.
 
 use crate::changes::Changes;
-use nacre_dlm::LockService;
+use nacre_dlm::{Heads, LockService, Ticket};
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_rpc::Export;
-use nacre_types::{ClientUuid, Status, StatusResult, TransNo};
+use nacre_types::{Status, StatusResult, TransNo};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::OssRequest;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Interval at which a waiting request checks for interrupts and for clients that were given up.
@@ -20,10 +19,8 @@ const TICK: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 struct Order {
-    /// The next change of each client that has sent one, and the number of the request.
-    heads: BTreeMap<ClientUuid, (TransNo, u64)>,
-    /// Requests so far.
-    requests: u64,
+    /// The next change of each client that has sent one.
+    heads: Heads,
     /// True while a change is executed.
     is_busy: bool,
 }
@@ -38,25 +35,15 @@ pub(crate) struct Replays {
 /// The turn of a change; it ends when this is dropped.
 pub(crate) struct Turn<'a> {
     replays: &'a Replays,
-    client: ClientUuid,
-    request: u64,
+    ticket: Ticket,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut order = self.replays.order.lock();
         order.is_busy = false;
-        order.leave(&self.client, self.request);
+        order.heads.leave(&self.ticket);
         self.replays.changed.notify_all();
-    }
-}
-
-impl Order {
-    /// Removes the change of a client, unless it has sent another request since.
-    fn leave(&mut self, client: &ClientUuid, request: u64) {
-        if self.heads.get(client).is_some_and(|(_, newest)| *newest == request) {
-            self.heads.remove(client);
-        }
     }
 }
 
@@ -99,7 +86,7 @@ pub(crate) fn awaits_replay(request: &OssRequest) -> bool {
 impl Replays {
     /// Wakes requests that wait: a client is not awaited any more.
     pub fn wake(&self) {
-        let _order = self.order.lock();
+        self.order.lock().heads.wake_first();
         self.changed.notify_all();
     }
 
@@ -140,33 +127,26 @@ impl Replays {
         let client = export.client;
         nacre_env::blocking(|| {
             let mut order = self.order.lock();
-            order.requests += 1;
-            let request = order.requests;
-            order.heads.insert(client, (number, request));
-            self.changed.notify_all();
+            let ticket = order.heads.enter(client, number);
             loop {
-                let first = order.heads.iter().map(|(client, (number, _))| (*number, *client)).min();
-                let is_newest = order.heads.get(&client).is_some_and(|(_, newest)| *newest == request);
                 let awaited = locks.awaited();
                 let refused = if !changes.is_lacking() || !awaited.contains(&client) {
                     Some(Status::EPERM)
-                } else if !is_newest {
+                } else if !order.heads.advance(&ticket, number) {
                     // The client has connected again and sent it once more.
                     Some(Status::EVICTED)
                 } else {
                     may_wait(export, is_stopping).err()
                 };
                 if let Some(status) = refused {
-                    order.leave(&client, request);
-                    self.changed.notify_all();
+                    order.heads.leave(&ticket);
                     return Err(status);
                 }
-                let is_complete = awaited.iter().all(|client| order.heads.contains_key(client));
-                if !order.is_busy && is_complete && first == Some((number, client)) {
+                if !order.is_busy && order.heads.is_first(&ticket, &awaited) {
                     order.is_busy = true;
-                    return Ok(Turn { replays: self, client, request });
+                    return Ok(Turn { replays: self, ticket });
                 }
-                self.changed.wait_for(&mut order, TICK);
+                ticket.woken.wait_for(&mut order, TICK);
             }
         })
     }

@@ -300,6 +300,7 @@ fn open_data(
     data.await_listening();
     let way = LoOss::connect(data.clone(), client, Arc::new(NoCallbacks)).expect("a direct call");
     mds.osts.set(vec![(id.index, Arc::new(way))]).expect("threads start");
+    mds.lead_recovery_of(data.locks());
     let told = Arc::downgrade(&data);
     mds.watch_data(Box::new(move |object, bytes| {
         if let Some(data) = told.upgrade() {

@@ -219,6 +219,8 @@ fn programs_on_several_hosts_go_on_over_a_power_cut_of_all_servers() {
         is_over.store(true, Ordering::Relaxed);
         writers.map(|writer| writer.join().expect("no panic"))
     });
+    let status = site.nacre(SERVERS, &["lctl", "get_param", "-n", "mdt.*.recovery_status"]);
+    assert!(status.contains("completed_clients: 2/"), "{status}");
     for reader in [CLIENT, CLIENT + 1] {
         let shared = fs::read(site.at_of(reader, "d/shared")).expect("read");
         for (writer, count) in (CLIENT..).zip(counts) {
@@ -255,6 +257,5 @@ fn fsync_reports_what_a_client_has_not_kept() {
     assert!(fs::read(site.at("lost")).expect("read") != content(2, 40 << 20));
     assert!(fs::read(site.at("kept")).expect("read") == content(1, 1 << 20));
     drop((kept, lost));
-    let check = site.stop();
-    assert!(check.contains("data is lost"), "{check}");
+    site.stop();
 }

@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use nacre_dlm::Expected;
+use nacre_env::clock::Instant;
 use nacre_lock::{EnqueueFlags, Extent, LockHandle, Outcome, Refusal};
 use nacre_types::{ClientUuid, ProcessIdentity, Status};
 use nacre_wire::lock::LockRequest;
@@ -35,7 +36,7 @@ fn others_wait_until_all_who_are_expected_have_replayed() {
     assert!(target.service.is_recovering());
     let report = target.service.recovery_report().expect("clients are expected");
     assert_eq!((report.expected, report.completed, report.given_up, report.took), (2, 1, 0, None));
-    assert!(report.remaining > Duration::ZERO);
+    assert!(report.remaining > Duration::ZERO && report.replaying == 1);
     assert_eq!(replay(&first, 8, 1), Outcome::Refused(Refusal::ReplayRefused), "it had said that was all");
     assert_eq!(second.request(LockRequest::ReplayDone), Ok(None));
     assert!(!target.service.is_recovering());
@@ -102,4 +103,30 @@ fn a_client_whose_process_has_ended_is_not_waited_for() {
     until("the owner is told", || !target.owner.given_up.lock().is_empty());
     let report = target.service.recovery_report().expect("there was a recovery");
     assert_eq!((report.completed, report.given_up), (0, 1));
+}
+
+#[test]
+fn connected_clients_are_awaited_beyond_the_window_as_long_as_changes_are_replayed() {
+    let window = Duration::from_secs(3);
+    let target = Target::expecting(patient(), expected(&[1, 2]), window);
+    let data = Target::expecting(patient(), expected(&[1]), window);
+    target.service.lead(&data.service);
+    let (first, of_data) = (target.client(1), data.client(1));
+    until("the client that is not connected is given up", || {
+        target.service.note_progress();
+        !target.service.awaits(&ClientUuid([2; 16]))
+    });
+    assert!(target.service.awaits(&first.export.client), "it may wait for its turn");
+    let begin = Instant::now();
+    until("another window passes", || {
+        target.service.note_progress();
+        begin.elapsed() > window
+    });
+    assert!(target.service.awaits(&first.export.client));
+    assert!(data.service.awaits(&of_data.export.client), "it recovers at the other target first");
+    until("nothing happens for a window", || {
+        !target.service.is_recovering() && !data.service.is_recovering()
+    });
+    let report = target.service.recovery_report().expect("there was a recovery");
+    assert_eq!((report.expected, report.completed, report.given_up), (2, 0, 2));
 }

@@ -1,7 +1,7 @@
 //! Execution of replayed changes.
 
 use super::layout::{self, LostLayout};
-use super::{Returned, Scope, Turn};
+use super::{Returned, Scope, TICK, Turn};
 use crate::capabilities::Capabilities;
 use crate::core::Core;
 use crate::leaves::Leaves;
@@ -9,6 +9,7 @@ use crate::open_files::OpenFiles;
 use crate::stats::service_name;
 use crate::suspend::{Caller, Suspended};
 use crate::tables::REPLAYED;
+use nacre_dlm::Ticket;
 use nacre_ondisk::OpenedRecord;
 use nacre_rpc::{Call, Export};
 use nacre_types::{ClientUuid, Fid, OpenHandle, Status, StatusResult, TransNo};
@@ -27,8 +28,8 @@ pub(crate) struct Replayer {
     files: Arc<OpenFiles>,
 }
 
-/// Removes the client from the order when its request ends.
-struct Queued<'a>(&'a Replayer, ClientUuid);
+/// Removes a request from the order when it ends.
+struct Queued<'a>(&'a Replayer, Ticket);
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
@@ -72,19 +73,23 @@ impl Replayer {
             return Err(Status::EPERM);
         }
         let replayed = self.replayed(&client)?;
-        let _queued = Queued(self, client);
+        let Some(first) = changes.first() else {
+            return Ok(self.core.commits.answer(MdsReply::Outcomes(Vec::new())));
+        };
+        let queued = Queued(self, self.leaves.replays.enter(client, first.transno));
         let mut outcomes = Vec::with_capacity(changes.len());
         for change in changes {
             if change.transno <= replayed || !self.leaves.replays.is_lost(change.transno) {
                 outcomes.push(None);
                 continue;
             }
-            self.await_turn(export, change.transno)?;
+            self.await_turn(export, &queued.1, change.transno)?;
             let outcome = match self.leaves.replays.has_applied(change.transno) {
                 true => Ok(()),
                 false => self.execute(export, change, capabilities, run),
             };
-            self.leaves.replays.end(&client);
+            self.leaves.replays.end();
+            self.leaves.mdlocks.note_progress();
             match outcome {
                 Err(status @ (Status::ESHUTDOWN | Status::EINTR | Status::EVICTED)) => return Err(status),
                 outcome => outcomes.push(outcome.err()),
@@ -106,18 +111,19 @@ impl Replayer {
         Ok(self.core.commits.answer(MdsReply::Outcomes(outcomes)))
     }
 
-    fn await_turn(&self, export: &Export, transno: TransNo) -> StatusResult<()> {
+    fn await_turn(&self, export: &Export, ticket: &Ticket, transno: TransNo) -> StatusResult<()> {
         let replays = &self.leaves.replays;
         nacre_env::activity::blocking_for(nacre_env::activity::Cause::Recovery, || {
             loop {
-                match replays.next(&export.client, transno, &self.leaves.mdlocks.awaited()) {
+                match replays.next(ticket, transno, &self.leaves.mdlocks.awaited(), TICK) {
                     Turn::Own => return Ok(()),
                     Turn::Restored(part) => {
-                        if self.apply_restored(part) {
-                            continue;
+                        if !self.apply_restored(part) {
+                            replays.wait();
                         }
                     }
                     Turn::Wait => {}
+                    Turn::Replaced => return Err(Status::EVICTED),
                 }
                 if self.leaves.signal.is_stopping() {
                     return Err(Status::ESHUTDOWN);
@@ -128,7 +134,6 @@ impl Replayer {
                 if export.has_ended() {
                     return Err(Status::EVICTED);
                 }
-                replays.wait();
             }
         })
     }

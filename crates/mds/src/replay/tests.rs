@@ -1,4 +1,5 @@
 use super::*;
+use nacre_env::clock::Instant;
 use nacre_types::Timestamp;
 use nacre_wire::peer::TransactionId;
 
@@ -10,22 +11,51 @@ fn transaction(number: u64) -> Transaction {
     Transaction { id, stamp: number, client: A, now: Timestamp::default(), parts: Vec::new() }
 }
 
-fn is_own(replays: &Replays, client: &ClientUuid, transno: u64, awaited: &[ClientUuid]) -> bool {
-    matches!(replays.next(client, TransNo(transno), awaited), Turn::Own)
+fn is_own(replays: &Replays, ticket: &Ticket, transno: u64, awaited: &[ClientUuid]) -> bool {
+    matches!(replays.next(ticket, TransNo(transno), awaited, Duration::ZERO), Turn::Own)
 }
 
 #[test]
-fn the_earliest_change_is_first_once_no_client_may_have_an_earlier_one() {
+fn one_change_is_executed_at_a_time_in_the_order_of_all_clients() {
     let replays = Replays::new(Runs::default(), [A, B].into_iter());
-    assert!(!is_own(&replays, &A, 12, &[A, B]), "B has sent none");
-    assert!(is_own(&replays, &B, 11, &[A, B]));
-    assert!(!is_own(&replays, &A, 12, &[A]), "B's is executed");
-    replays.end(&B);
-    assert!(!is_own(&replays, &A, 12, &[A, B]), "B may have another one");
-    assert!(is_own(&replays, &A, 12, &[A]));
+    let a = replays.enter(A, TransNo(12));
+    assert!(!is_own(&replays, &a, 12, &[A, B]), "B has sent none");
+    let b = replays.enter(B, TransNo(11));
+    assert!(is_own(&replays, &b, 11, &[A, B]));
+    assert!(!is_own(&replays, &a, 12, &[A]), "B's is executed");
+    replays.end();
+    replays.leave(&b);
+    assert!(!is_own(&replays, &a, 12, &[A, B]), "B may have another one");
+    assert!(is_own(&replays, &a, 12, &[A]));
     assert!(replays.are_pending(false));
-    replays.end(&A);
+    replays.end();
+    replays.leave(&a);
     assert!(!replays.are_pending(false));
+}
+
+#[test]
+fn clients_whose_changes_alternate_wake_each_other() {
+    let replays = Replays::new(Runs::default(), [A, B].into_iter());
+    let begin = Instant::now();
+    let replay = |client, first: u64| {
+        let ticket = replays.enter(client, TransNo(first));
+        for transno in (first..first + 200).step_by(2) {
+            // Each wait but those for another thread's first change ends by a notification.
+            while !matches!(
+                replays.next(&ticket, TransNo(transno), &[A, B], Duration::from_secs(60)),
+                Turn::Own
+            ) {}
+            replays.end();
+        }
+        // So that the other one's last change is the earliest.
+        let is_next = replays.state.lock().heads.advance(&ticket, TransNo(1000 + first));
+        assert!(is_next);
+    };
+    nacre_env::thread::scope(|scope| {
+        scope.spawn(|| replay(A, 10));
+        scope.spawn(|| replay(B, 11));
+    });
+    assert!(begin.elapsed() < Duration::from_secs(50));
 }
 
 #[test]
@@ -35,15 +65,19 @@ fn a_returned_part_of_a_transaction_has_its_place_among_the_changes_of_clients()
     assert!(replays.restore(TransNo(12), transaction(1)).is_none());
     assert!(replays.restore(TransNo(0), transaction(2)).is_none(), "not before one with an earlier stamp");
     assert!(replays.next_restored(&[A]).is_none(), "A may have an earlier change");
-    assert!(is_own(&replays, &A, 11, &[A]));
-    replays.end(&A);
+    let a = replays.enter(A, TransNo(11));
+    assert!(is_own(&replays, &a, 11, &[A]));
+    replays.end();
     for (number, failed) in [(1, true), (1, false), (2, false)] {
-        let Turn::Restored(part) = replays.next(&A, TransNo(13), &[A]) else { panic!("a part") };
+        let Turn::Restored(part) = replays.next(&a, TransNo(13), &[A], Duration::ZERO) else {
+            panic!("a part")
+        };
         assert_eq!((part.transno(), part.transaction.stamp), (TransNo(12), number));
         replays.end_restored(part, failed);
     }
-    assert!(is_own(&replays, &A, 13, &[A]));
-    replays.end(&A);
+    assert!(is_own(&replays, &a, 13, &[A]));
+    replays.end();
+    replays.leave(&a);
     assert!(replays.restore(TransNo(14), transaction(3)).is_none());
     assert!(replays.are_pending(false) && replays.next_restored(&[]).is_some());
 }

@@ -554,11 +554,10 @@ impl Services {
         let way = LoOss::connect(server.clone(), ClientUuid(random_uuid()?), Arc::new(NoCallbacks))
             .map_err(|status| Failure::new(format!("{data} cannot be reached: {status}")))?;
         mds.osts.set(vec![(data.index, Arc::new(way))]).map_err(Failure::because(format!("open {data}")))?;
+        mds.lead_recovery_of(server.locks());
         let told = Arc::downgrade(&server);
         mds.watch_data(Box::new(move |object, bytes| {
-            if let Some(server) = told.upgrade() {
-                server.note_written(object, bytes);
-            }
+            told.upgrade().iter().for_each(|server| server.note_written(object, bytes));
         }));
         self.mdt_data.write().insert(data.index, server);
         Ok(())

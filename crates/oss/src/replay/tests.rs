@@ -6,7 +6,7 @@ use nacre_ondisk::DataRunRecord;
 use nacre_rpc::{Call, NoCallbacks, OssService};
 use nacre_store::Batch;
 use nacre_store::object::{DATA_RUN, FileStore, FileStoreOptions, ObjectStore};
-use nacre_types::{Cred, Fid, Nid};
+use nacre_types::{ClientUuid, Cred, Fid, Nid};
 use nacre_wire::lock::LockRequest;
 use nacre_wire::oss::{Bulk, OssReply};
 use std::sync::Arc;

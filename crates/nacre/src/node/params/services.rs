@@ -177,7 +177,8 @@ pub fn enter_mdt_recovery(entries: &Entries<'_, Mds>) {
 /// Formats the report as Lustre's `recovery_status`.
 fn recovery_text(report: Option<RecoveryReport>) -> String {
     let Some(report) = report else { return "status: INACTIVE\n".to_owned() };
-    let RecoveryReport { began, took, remaining, expected, completed, given_up } = report;
+    let RecoveryReport { began, took, remaining, expected, replaying, completed, given_up } = report;
+    let connected = completed + replaying;
     let start = began.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     match took {
         Some(took) => format!(
@@ -187,7 +188,7 @@ fn recovery_text(report: Option<RecoveryReport>) -> String {
         ),
         None => format!(
             "status: RECOVERING\nrecovery_start: {start}\ntime_remaining: {}\n\
-             connected_clients: {completed}/{expected}\ncompleted_clients: {completed}\nevicted_clients: {given_up}\n",
+             connected_clients: {connected}/{expected}\ncompleted_clients: {completed}\nevicted_clients: {given_up}\n",
             remaining.as_secs()
         ),
     }
@@ -206,12 +207,13 @@ mod tests {
             took: None,
             remaining: Duration::from_secs(20),
             expected: 3,
+            replaying: 1,
             completed: 1,
             given_up: 1,
         };
         let text = recovery_text(Some(report));
         assert!(text.starts_with("status: RECOVERING\nrecovery_start: 7\ntime_remaining: 20\n"), "{text}");
-        assert!(text.contains("connected_clients: 1/3\n"), "{text}");
+        assert!(text.contains("connected_clients: 2/3\ncompleted_clients: 1\n"), "{text}");
         let text = recovery_text(Some(RecoveryReport { took: Some(Duration::from_secs(4)), ..report }));
         assert!(
             text.contains("recovery_duration: 4\ncompleted_clients: 1/3\nevicted_clients: 1\n"),
