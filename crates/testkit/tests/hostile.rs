@@ -1,18 +1,26 @@
 //! Malicious peers: lengths that they announce cost a server no memory, and their requests do not flood the
 //! log.
 
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nacre_testkit::cluster::Options;
+use nacre_testkit::exerciser::Exercise;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, program, wait};
-use nacre_types::{ClientUuid, ProcessIdentity, TargetId, Xid};
-use nacre_wire::Encode;
+use nacre_types::{ClientUuid, Cred, ProcessIdentity, TargetId, TargetKind, Xid};
 use nacre_wire::connect::{Connect, ConnectFlags, VERSION_MAX, VERSION_MIN};
-use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
+use nacre_wire::frame::{FrameFlags, FrameKind, HEADER_BYTES, Header, TAG_NONE};
+use nacre_wire::mgs::MgsRequest;
+use nacre_wire::oss::{OssCall, OssRequest};
+use nacre_wire::{Decode, Encode};
+
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
 
 /// Longest data and longest body that a server accepts with one request.
 const BULK: usize = 4 << 20;
@@ -26,8 +34,8 @@ fn resident(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }
 
-/// Returns a connection to the OST after its connect.
-fn connected(server: SocketAddr, number: u8) -> TcpStream {
+/// Returns a connection to a target after its connect.
+fn connected(server: SocketAddr, target: TargetId, number: u8) -> TcpStream {
     let mut stream = TcpStream::connect(server).expect("connect");
     let connect = Connect {
         version_min: VERSION_MIN,
@@ -41,7 +49,7 @@ fn connected(server: SocketAddr, number: u8) -> TcpStream {
         instance: 0,
     };
     let body = connect.to_bytes();
-    let mut header = Header::new(FrameKind::Connect, TargetId::ost(0), Xid(0));
+    let mut header = Header::new(FrameKind::Connect, target, Xid(0));
     header.set_body(&body).expect("short");
     stream.write_all(&[&header.to_bytes()[..], &body].concat()).expect("send");
     let mut answer = [0; HEADER_BYTES];
@@ -71,7 +79,7 @@ fn address_of(cluster: &Cluster, target: &str) -> SocketAddr {
 fn memory_follows_what_arrived(cluster: &Cluster, server: SocketAddr) {
     let pid = cluster.pid("ost0000");
     let before = resident(pid);
-    let mut peers: Vec<TcpStream> = (0..300).map(|_| connected(server, 1)).collect();
+    let mut peers: Vec<TcpStream> = (0..300).map(|_| connected(server, TargetId::ost(0), 1)).collect();
     for (index, peer) in peers.iter_mut().enumerate() {
         let header = if index % 2 == 0 { announcement(0, BULK) } else { announcement(BODY, 0) };
         peer.write_all(&header).and_then(|()| peer.write_all(&[7; 1000])).expect("send");
@@ -85,7 +93,7 @@ fn memory_follows_what_arrived(cluster: &Cluster, server: SocketAddr) {
     assert!(grown < 30 * MIB + 64 * MIB, "grown by {} MiB", grown / MIB);
     drop(peers);
 
-    let mut peers: Vec<TcpStream> = (0..40).map(|_| connected(server, 2)).collect();
+    let mut peers: Vec<TcpStream> = (0..40).map(|_| connected(server, TargetId::ost(0), 2)).collect();
     let frame = [&announcement(0, BULK)[..], &vec![7; BULK]].concat();
     for peer in &mut peers {
         peer.write_all(&frame).expect("send");
@@ -137,6 +145,147 @@ fn what_peers_announce_costs_a_server_nothing_and_their_nonsense_fills_no_log() 
     memory_follows_what_arrived(&cluster, server);
     a_peer_fills_no_log(&cluster, server);
     cluster.stop_and_check();
+}
+
+/// A client that sends mutated requests in sound frames to one target.
+struct Mutant {
+    server: SocketAddr,
+    target: TargetId,
+    /// The connection, the thread that reads its replies, and the number of requests on it.
+    way: Option<(TcpStream, JoinHandle<u64>, u64)>,
+    random: fastrand::Rng,
+    sent: u64,
+    received_bytes: u64,
+}
+
+impl Mutant {
+    fn new(cluster: &Cluster, target: TargetId, name: &str) -> Mutant {
+        let (server, random) = (address_of(cluster, name), fastrand::Rng::with_seed(7));
+        Mutant { server, target, way: None, random, sent: 0, received_bytes: 0 }
+    }
+
+    fn send(&mut self, body: &[u8]) {
+        const REQUESTS: u64 = 200;
+        self.sent += 1;
+        if self.way.as_ref().is_some_and(|(_, _, sent)| *sent == REQUESTS) {
+            self.leave();
+        }
+        let (stream, _, sent) = self.way.get_or_insert_with(|| {
+            let stream = connected(self.server, self.target, self.random.u8(3..));
+            let mut replies = stream.try_clone().expect("a socket");
+            let read = move || std::io::copy(&mut replies, &mut std::io::sink()).unwrap_or(0);
+            (stream, std::thread::spawn(read), 0)
+        });
+        *sent += 1;
+        let mut header = Header::new(FrameKind::Request, self.target, Xid(*sent));
+        header.tag = [TAG_NONE, 0, 1][self.random.usize(..3)];
+        header.flags.set(FrameFlags::RESENT, self.random.u8(..8) == 0);
+        header.flags.set(FrameFlags::JOB_ID, self.random.u8(..8) == 0);
+        let data = match self.target.kind {
+            TargetKind::Ost => vec![7; [0, 0, 100, 4096][self.random.usize(..4)]],
+            TargetKind::Mdt | TargetKind::Mgt => Vec::new(),
+        };
+        header.flags.set(FrameFlags::SHORT_IO, !data.is_empty() && self.random.bool());
+        header.bulk_len = data.len() as u32;
+        header.set_body(body).expect("short");
+        // A server may close the connection.
+        if stream.write_all(&[&header.to_bytes()[..], body, &data].concat()).is_err() {
+            self.leave();
+        }
+    }
+
+    /// Disconnects, so that the server releases what the client holds.
+    fn leave(&mut self) {
+        let Some((mut stream, reader, _)) = self.way.take() else { return };
+        let header = Header::new(FrameKind::Disconnect, self.target, Xid(u64::MAX));
+        let _ = stream.write_all(&header.to_bytes()).and_then(|()| stream.shutdown(Shutdown::Write));
+        // Requests under way may wait for locks; the answers of the others have arrived.
+        let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
+        drop(stream);
+        self.received_bytes += reader.join().expect("no panic");
+    }
+}
+
+/// Whether a mutated request is none, or does nothing that a client without a key may not do in an open file system.
+fn is_harmless(target: TargetId, body: &[u8]) -> bool {
+    match target.kind {
+        TargetKind::Mdt => true,
+        TargetKind::Ost => !OssCall::<OssRequest>::from_bytes(body)
+            .is_ok_and(|call| matches!(call.request, OssRequest::Destroy { .. })),
+        TargetKind::Mgt => !MgsRequest::from_bytes(body).is_ok_and(|request| request.change().is_some()),
+    }
+}
+
+/// Numbers of the decoders in the corpus of messages.
+const MDS_REQUEST: u8 = 0;
+const OSS_REQUEST: u8 = 3;
+const OSS_CALL: u8 = 5;
+const MGS_REQUEST: u8 = 11;
+
+#[test]
+fn servers_go_on_and_lose_nothing_while_clients_send_mutated_requests() {
+    if !(have(&["/dev/fuse"]) && have_root()) {
+        return;
+    }
+    let options =
+        Options { osts: 2, fsname: "mutants".to_owned(), security: Some("open"), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let before = cluster.processes();
+    let directory = cluster.directory("files");
+    let content = |number: usize| vec![number as u8; 100_000];
+    (0..20)
+        .for_each(|number| fs::write(directory.join(number.to_string()), content(number)).expect("written"));
+    let targets = ["MDT0000", "OST0000", "OST0001", "MGT"];
+    let mutants =
+        targets.map(|name| RefCell::new(Mutant::new(&cluster, name.parse().expect("a target"), name)));
+    let user = Cred::new(12_345, 12_345).to_bytes();
+    let rounds = Cell::new(0_usize);
+    let count = std::env::var("NACRE_MUTATIONS").map_or(100_000, |count| count.parse().expect("a number"));
+    mutate::exercise("wire", &[], count, |bytes| {
+        let Some((&kind, body)) = bytes.split_first() else { return };
+        let (mutant, body) = match kind {
+            MDS_REQUEST => (&mutants[0], [&user[..], body].concat()),
+            // Without a capability.
+            OSS_REQUEST => (&mutants[1], [body, &[0]].concat()),
+            OSS_CALL => (&mutants[2], body.to_vec()),
+            MGS_REQUEST => (&mutants[3], body.to_vec()),
+            _ => return,
+        };
+        let mut mutant = mutant.borrow_mut();
+        if is_harmless(mutant.target, &body) {
+            mutant.send(&body);
+        }
+        rounds.set(rounds.get() + 1);
+        if rounds.get().is_multiple_of(count / 10) {
+            let path = directory.join(format!("exercised{}", rounds.get()));
+            Exercise::new(rounds.get() as u64, 50).run(&path);
+        }
+    });
+    for mutant in &mutants {
+        mutant.borrow_mut().leave();
+        let Mutant { target, sent, received_bytes, .. } = &*mutant.borrow();
+        assert!(*sent > 500, "{sent} requests to {target}");
+        assert!(*received_bytes > sent * HEADER_BYTES as u64 / 2, "{target} has answered most");
+    }
+    assert_eq!(cluster.processes(), before, "none was started again");
+    for entry in fs::read_dir(cluster.data().join("run")).expect("logs") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "log") {
+            let log = fs::read_to_string(&path).expect("a log");
+            assert!(!log.contains("panic"), "{}: {log}", path.display());
+        }
+    }
+    for number in 0..20 {
+        assert!(fs::read(directory.join(number.to_string())).expect("read") == content(number), "{number}");
+    }
+    cluster.stop();
+    // Without keys a client may write to objects that no MDT has made.
+    let checked = cluster.nacre(&["check".as_ref(), cluster.data().as_os_str()]).stdout;
+    let is_expected = |line: &str| !line.starts_with(' ') || line.contains("lies above the last reserved id");
+    assert!(checked.lines().all(is_expected), "{checked}");
 }
 
 #[test]
