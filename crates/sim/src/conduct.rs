@@ -14,6 +14,7 @@ use nacre_store::object::file::memory::Limits;
 use nacre_store::object::simulated::Medium;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Longest pause, for processes whose disk is being copied.
@@ -25,10 +26,15 @@ const PAGES_LEFT: u64 = 3;
 /// Bandwidth of a slow disk in bytes per second.
 const BANDWIDTH: u64 = 4 << 20;
 
+/// For each client, whether it is to die before its next call.
+pub(crate) type Deaths = Arc<[AtomicBool]>;
+
 /// Carries faults out, one after the other, on the thread that calls it.
 pub(crate) struct Conductor<'a> {
     cluster: &'a mut Cluster,
     clients: Vec<Process>,
+    /// Set for clients that are to die.
+    deaths: Deaths,
     history: Arc<History>,
     random: Rng,
     /// Threads that stop what is left of killed processes.
@@ -41,11 +47,12 @@ impl<'a> Conductor<'a> {
     pub(crate) fn new(
         cluster: &'a mut Cluster,
         clients: Vec<Process>,
+        deaths: Deaths,
         history: Arc<History>,
         seed: u64,
     ) -> Conductor<'a> {
         let random = Rng::with_seed(seed ^ 0x5eed);
-        Conductor { cluster, clients, history, random, undertakers: Vec::new(), problem: None }
+        Conductor { cluster, clients, deaths, history, random, undertakers: Vec::new(), problem: None }
     }
 
     /// Begins and ends all faults in time.
@@ -143,6 +150,11 @@ impl<'a> Conductor<'a> {
                     sim::pause_process(process.number, lasts);
                 }
             }
+            Fault::Die(client) => {
+                if let Some(dies) = self.deaths.get(usize::from(client)) {
+                    dies.store(true, Ordering::Relaxed);
+                }
+            }
             Fault::Clock(node, seconds) => {
                 if let Some(process) = self.process(node) {
                     sim::shift_wall(process.number, seconds.into());
@@ -177,7 +189,7 @@ impl<'a> Conductor<'a> {
             Fault::Kill(node) | Fault::Power(node) => self.start_server(node),
             Fault::Full(ost) | Fault::IoErrors(ost) => self.limit(ost, |_| Limits::default()),
             Fault::Slow(ost, _) => self.set_medium(ost, None),
-            Fault::Break(_) | Fault::Pause(_) | Fault::Clock(..) => {}
+            Fault::Break(_) | Fault::Pause(_) | Fault::Die(_) | Fault::Clock(..) => {}
         }
     }
 

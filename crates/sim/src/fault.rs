@@ -48,6 +48,9 @@ pub enum Fault {
     Power(Node),
     /// The process is stopped and continued.
     Pause(Node),
+    /// The process of a client is killed between two calls of its program, with what it holds back, and does not
+    /// return. Not client 0, which reads everything at the end.
+    Die(u8),
     /// The wall clock of a process jumps by so many seconds.
     Clock(Node, i32),
     /// No further space on an OST.
@@ -75,6 +78,12 @@ const LASTS_MS: [u64; 6] = [20, 300, 2000, 6000, 15_000, 40_000];
 const EVICTION: Duration = Duration::from_secs(5);
 
 impl Timed {
+    /// Returns the death of a client within `span`.
+    pub(crate) fn death(random: &mut Rng, shape: Shape, span: Duration) -> Timed {
+        let fault = Fault::Die(random.u8(1..shape.clients));
+        Timed { at: span.mul_f64(random.f64()), lasts: Duration::ZERO, fault }
+    }
+
     /// Returns a fault that begins within `span`.
     pub(crate) fn random(random: &mut Rng, shape: Shape, span: Duration, power: bool) -> Timed {
         let at = span.mul_f64(random.f64());
@@ -108,7 +117,7 @@ pub(crate) fn evicts(timed: &Timed) -> bool {
 /// Returns what these faults allow.
 pub(crate) fn rules(faults: &[Timed]) -> Rules {
     let mut rules = Rules::default();
-    let (mut loses_power, mut ost_loses_power) = (false, false);
+    let (mut loses_power, mut ost_loses_power, mut dies) = (false, false, false);
     for timed in faults {
         let Timed { lasts, fault, .. } = timed;
         rules.downtime |= *lasts >= EVICTION;
@@ -118,11 +127,12 @@ pub(crate) fn rules(faults: &[Timed]) -> Rules {
             Fault::Partition { .. } | Fault::Isolate(_) | Fault::Pause(_) => rules.evictions |= evicts(timed),
             Fault::Full(_) => rules.full = true,
             Fault::IoErrors(_) => rules.io_errors = true,
+            Fault::Die(_) => dies = true,
             Fault::Break(_) | Fault::Kill(_) | Fault::Clock(..) | Fault::Slow(..) => {}
         }
     }
-    // Clients replay what targets lose, unless they are evicted meanwhile, or the target takes no data again.
-    rules.mdt_power = loses_power && rules.evictions;
-    rules.ost_power = ost_loses_power && (rules.evictions || rules.full || rules.io_errors);
+    // Clients replay what targets lose, unless they are evicted or die meanwhile, or the target takes no data again.
+    rules.mdt_power = loses_power && (rules.evictions || dies);
+    rules.ost_power = ost_loses_power && (rules.evictions || dies || rules.full || rules.io_errors);
     rules
 }

@@ -135,6 +135,8 @@ pub(crate) struct Event {
 pub(crate) enum Incident {
     /// A host became unreachable for so long that it may be evicted, or is reachable again.
     Eviction,
+    /// A client died with what it held back.
+    Death,
     /// The process of this MDT was killed.
     MdtKill(u16),
     /// The host of this MDT lost power.

@@ -204,7 +204,7 @@ impl Model {
             // Clients replay what is lost.
             Incident::OstPower(_) if !self.rules.ost_power => {}
             Incident::MdtPower(_) if !self.rules.mdt_power => {}
-            Incident::OstPower(_) | Incident::Eviction => {
+            Incident::OstPower(_) | Incident::Eviction | Incident::Death => {
                 self.change_all(|_, inode| inode.content.lose_all())
             }
             Incident::MdtPower(_) => {

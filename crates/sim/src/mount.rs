@@ -4,11 +4,13 @@ use crate::host::{Host, Process};
 use crate::planted::PlantedEvents;
 use crate::target::{FSNAME, Map};
 use nacre_client::{Caller, Client, ClientConfig, Lease, RemoteEvents};
-use nacre_rpc::tcp::{ClientIdentity, TcpMds, TcpOss};
+use nacre_env::sim;
+use nacre_rpc::tcp::{ClientIdentity, SimulatedNetwork, TcpMds, TcpOss};
 use nacre_rpc::{MdsEndpoint, OssEndpoint};
 use nacre_types::{Nid, StatusResult, TargetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Timeout for the last requests of a client at its end, as in a mount.
@@ -21,6 +23,7 @@ pub struct Mount {
     pub client: Arc<Client>,
     mdts: Vec<Arc<TcpMds>>,
     osts: Vec<Arc<dyn OssEndpoint>>,
+    is_dead: AtomicBool,
 }
 
 /// Returns root of this machine, whose capabilities can be read.
@@ -68,21 +71,32 @@ impl Mount {
         client.inodes.root.find()?;
         // As a mount does; a failure only costs a request later.
         let _ = client.placement.learn_root();
-        Ok(Mount { process, client, mdts, osts: ways })
+        Ok(Mount { process, client, mdts, osts: ways, is_dead: AtomicBool::new(false) })
     }
 
-    /// Writes everything out and disconnects.
+    /// Ends the process without notice; what it has not written out is lost. Its threads end with [`Mount::stop`].
+    pub(crate) fn die(&self, network: &SimulatedNetwork) {
+        network.end_process(&self.process.identity);
+        sim::end_process(self.process.number);
+        self.is_dead.store(true, Ordering::Relaxed);
+    }
+
+    /// Writes everything out and disconnects, unless the client has died: then its threads end.
     pub fn stop(self) {
-        let Mount { process, client, mdts, osts } = self;
+        let Mount { process, client, mdts, osts, is_dead } = self;
+        let is_dead = is_dead.into_inner();
+        let limit = |limit| if is_dead { Duration::ZERO } else { limit };
         process.run(|| {
-            client.write_back.write_back_all();
-            client.write_back.return_grants(true);
+            if !is_dead {
+                client.write_back.write_back_all();
+                client.write_back.return_grants(true);
+            }
             for mdt in &mdts {
-                mdt.disconnect(GOODBYE_LIMIT);
+                mdt.disconnect(limit(GOODBYE_LIMIT));
             }
             client.shutdown();
             for ost in &osts {
-                ost.disconnect(Duration::from_secs(1));
+                ost.disconnect(limit(Duration::from_secs(1)));
             }
             drop((client, mdts, osts));
         });

@@ -60,7 +60,11 @@ impl Plan {
         let span = Duration::from_millis([20, 300, 5000][random.usize(..3)]);
         let power = sizes.power && random.bool();
         let count = random.usize(..=sizes.faults);
-        let faults = (0..count).map(|_| Timed::random(&mut random, shape, span, power)).collect();
+        let mut faults: Vec<Timed> =
+            (0..count).map(|_| Timed::random(&mut random, shape, span, power)).collect();
+        if sizes.faults > 0 && random.u8(..5) == 0 {
+            faults.push(Timed::death(&mut random, shape, span));
+        }
         Plan { seed, shape, programs, faults, jitter, bug: None }
     }
 

@@ -1,9 +1,9 @@
 //! A run: a cluster, programs, faults, and the checks afterwards.
 
 use crate::cluster::Cluster;
-use crate::conduct::Conductor;
+use crate::conduct::{Conductor, Deaths};
 use crate::fault;
-use crate::history::{Event, History};
+use crate::history::{Event, History, Incident};
 use crate::invariants;
 use crate::linear;
 use crate::model::Model;
@@ -13,8 +13,10 @@ use crate::program::Program;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_env::thread::JoinHandle;
+use nacre_rpc::tcp::SimulatedNetwork;
 use nacre_types::Fid;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -67,9 +69,10 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     let mounts: Vec<Arc<Mount>> = (0..plan.programs.len()).map(start).map(Arc::new).collect();
     let mounting = begin.elapsed();
     cluster.network().jitter(plan.seed, plan.jitter);
-    let programs = start_programs(plan, &mounts, &history);
+    let deaths: Deaths = mounts.iter().map(|_| AtomicBool::new(false)).collect();
+    let programs = start_programs(plan, &mounts, &deaths, &history, cluster.network());
     let clients = mounts.iter().map(|mount| mount.process).collect();
-    let mut conductor = Conductor::new(&mut cluster, clients, history.clone(), plan.seed);
+    let mut conductor = Conductor::new(&mut cluster, clients, deaths, history.clone(), plan.seed);
     conductor.conduct(&plan.faults);
     if let Err(problem) = await_all(programs, &mut conductor) {
         // Nothing can be stopped in order.
@@ -86,7 +89,7 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     problems.add(conductor.finish());
     problems.add(audit(&mounts[0], &history, plan.programs.len()));
     mounts.into_iter().filter_map(Arc::into_inner).for_each(Mount::stop);
-    problems.add(invariants::rest::await_rest(&cluster));
+    problems.add(invariants::rest::await_rest(&cluster, plan));
     problems.add(cluster.stop());
     nacre_env::thread::sleep(REST);
     problems.add(match cluster.network().connections() {
@@ -123,17 +126,29 @@ fn told(programs: &[Vec<Event>]) -> Vec<String> {
     all.into_iter().map(linear::describe).collect()
 }
 
-fn start_programs(plan: &Plan, mounts: &[Arc<Mount>], history: &Arc<History>) -> Vec<JoinHandle<()>> {
+fn start_programs(
+    plan: &Plan,
+    mounts: &[Arc<Mount>],
+    deaths: &Deaths,
+    history: &Arc<History>,
+    network: &Arc<SimulatedNetwork>,
+) -> Vec<JoinHandle<()>> {
     let start = |(number, mount): (usize, &Arc<Mount>)| {
-        let (client, history) = (mount.client.clone(), history.clone());
-        let operations = plan.programs[number].clone();
+        let (deaths, network, history) = (deaths.clone(), network.clone(), history.clone());
+        let (operations, process, mount) = (plan.programs[number].clone(), mount.process, mount.clone());
         let work = move || {
-            let mut program = Program::new(number, client, history);
-            operations.iter().for_each(|operation| program.run(operation));
+            let mut program = Program::new(number, mount.client.clone(), history.clone());
+            for operation in &operations {
+                if deaths[number].load(Ordering::Relaxed) {
+                    history.note(Incident::Death);
+                    return mount.die(&network);
+                }
+                program.run(operation);
+            }
             program.end();
         };
         let spawn = || nacre_env::thread::Builder::new().name(format!("program {number}")).spawn(work);
-        mount.process.run(spawn).expect("a thread starts")
+        process.run(spawn).expect("a thread starts")
     };
     mounts.iter().enumerate().map(start).collect()
 }

@@ -1,7 +1,7 @@
 //! Every call ends in time: a call waits no longer than faults last, and then for what a recovery or a revoked
 //! lock takes when all hosts are up.
 
-use crate::fault::Timed;
+use crate::fault::{Fault, Timed};
 use crate::history::Event;
 use crate::linear::describe;
 use std::time::Duration;
@@ -17,8 +17,9 @@ const LONGEST: Duration = Duration::from_secs(8);
 pub(crate) fn check(programs: &[Vec<Event>], faults: &[Timed]) -> Result<(), String> {
     let last = faults.iter().map(|fault| fault.at + fault.lasts).max().unwrap_or_default();
     let lasting: Duration = faults.iter().map(|fault| fault.lasts).sum();
-    // After a longer fault clients are evicted, and others wait for that, one after the other.
-    if lasting >= Duration::from_secs(3) {
+    // After a longer fault, or a death, clients are evicted, and others wait for that, one after the other.
+    let has_deaths = faults.iter().any(|timed| matches!(timed.fault, Fault::Die(_)));
+    if lasting >= Duration::from_secs(3) || has_deaths {
         return Ok(());
     }
     let is_late = |event: &&Event| event.times[1].saturating_sub(event.times[0].max(last)) > LONGEST;
