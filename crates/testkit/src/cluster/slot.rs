@@ -10,8 +10,9 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::wait;
 
-/// A file system uses about one CPU; more file systems than this slow each other down until deadlines pass.
-const SLOTS: usize = 2;
+/// Most tests wait most of the time: with two file systems two CPUs are idle nine tenths of it. More than these would
+/// slow each other down where all are busy, until deadlines pass.
+const SLOTS: usize = 4;
 /// Timeout for a slot: longer than any test may take.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
