@@ -188,7 +188,7 @@ impl Data {
                 self.note_loss(&open.file, target);
             }
         }
-        open.check_error()
+        open.check_error_at_close()
     }
 
     /// Makes the whole file system durable: all OSTs, then all MDTs.

@@ -437,6 +437,8 @@ pub(crate) struct OpenFile {
     pub next_write: AtomicU64,
     /// Number of the last loss that this open has reported, or that happened before it.
     pub loss_seen: AtomicU32,
+    /// Number of the last loss that a close of one of its descriptors has reported.
+    pub loss_seen_at_close: AtomicU32,
     /// True if reads and writes use the kernel's page cache.
     pub cached: AtomicBool,
     /// True if reads leave the access time alone.
@@ -480,6 +482,7 @@ impl OpenFile {
             reader: Mutex::default(),
             next_write: AtomicU64::new(u64::MAX),
             loss_seen: AtomicU32::new(seen),
+            loss_seen_at_close: AtomicU32::new(seen),
             cached: AtomicBool::new(false),
             keeps_access_time: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -515,13 +518,25 @@ impl OpenFile {
         self.data.as_ref().is_some_and(|opened| opened.read(&self.file, lease, at, buffer))
     }
 
-    /// Checks for a loss that this open has not reported yet.
+    /// Checks for a loss that no sync of this open has reported yet, whatever a close has: a program that starts
+    /// another closes the copy of its descriptor, and does not see the result.
     ///
     /// # Errors
     /// The status of the loss, once.
     pub fn check_error(&self) -> Result<(), Status> {
         let Some(Loss { number, status }) = self.file.lock().unsynced.loss else { return Ok(()) };
         if self.loss_seen.swap(number, Ordering::Relaxed) == number { Ok(()) } else { Err(status) }
+    }
+
+    /// Checks for a loss that neither a sync nor a close of this open has reported yet.
+    ///
+    /// # Errors
+    /// The status of the loss, once.
+    pub fn check_error_at_close(&self) -> Result<(), Status> {
+        let Some(Loss { number, status }) = self.file.lock().unsynced.loss else { return Ok(()) };
+        let is_synced = self.loss_seen.load(Ordering::Relaxed) == number;
+        let is_closed = self.loss_seen_at_close.swap(number, Ordering::Relaxed) == number;
+        if is_synced || is_closed { Ok(()) } else { Err(status) }
     }
 }
 

@@ -385,7 +385,7 @@ impl WriteBack {
     /// Keeps a failure that this open has not reported for the next open.
     pub(crate) fn keep_error(&self, open: &OpenFile) {
         let file = &*open.file;
-        if let Err(status) = open.check_error()
+        if let Err(status) = open.check_error_at_close()
             && open.writable()
         {
             self.untold.keep(file.node, status);

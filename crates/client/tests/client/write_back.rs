@@ -162,7 +162,10 @@ fn a_refusal_of_data_that_was_answered_is_told_once_by_each_open() {
     assert_eq!(client.data.fsync(first), Err(Status::EIO));
     assert_eq!(client.data.fsync(first), Ok(()));
     assert_eq!(client.data.flush(second), Err(Status::EIO));
-    assert_eq!((client.data.flush(second), client.data.fsync(second)), (Ok(()), Ok(())));
+    assert_eq!(client.data.flush(second), Ok(()));
+    // The close may have been that of a program which was started, and which had a copy of the descriptor.
+    assert_eq!(client.data.fsync(second), Err(Status::EIO));
+    assert_eq!((client.data.fsync(second), client.data.flush(second)), (Ok(()), Ok(())));
     assert_eq!(client.write_back.write_back_stats().failures, 1);
     stream(&client, first, &[8; 30_000], 10_000);
     assert_eq!(client.data.fsync(first), Ok(()), "the file can be used as before");
