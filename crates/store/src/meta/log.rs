@@ -470,7 +470,7 @@ impl Log {
         let state = self.front.state.lock();
         let Some(slot) = state.active else { return Ok((0, None)) };
         // The lock keeps the segment from being reused for another sequence meanwhile.
-        let bytes = self.segments[slot].read()?;
+        let bytes = self.segments[slot].read()?.bytes;
         let mut records = Records::new(&bytes[..state.slots[slot].end], &state.header);
         let count = records.by_ref().count() as u64;
         let bad = (records.offset < state.slots[slot].end).then_some((slot as u32, records.offset as u64));

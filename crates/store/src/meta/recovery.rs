@@ -121,8 +121,14 @@ fn look(dir: &Path, options: MetaStoreOptions) -> Result<(Engine, Option<Exclusi
         damage.push(VerifyProblem::File(error.to_string()));
         Ok(())
     };
-    let (recovered, maps) =
-        replay_noting(&[&bytes[0], &bytes[1]], &paths, &superblock.uuid, base_transno, &mut note)?;
+    let (recovered, maps) = replay_noting(
+        &[&bytes[0], &bytes[1]],
+        [len; SEGMENTS],
+        &paths,
+        &superblock.uuid,
+        base_transno,
+        &mut note,
+    )?;
     // A segment that could not be read has no header either.
     let is_silent = |slot: usize| bytes[slot].is_empty();
     let missing = (0..SEGMENTS).filter(|slot| is_silent(*slot)).count();
@@ -265,8 +271,10 @@ fn recover(dir: &Path, options: MetaStoreOptions, superblock: &Superblock) -> Re
     let segments = [open(0)?, open(1)?];
     let (base, base_transno) = Lmdb::open(&dir.join(BASE_NAME), options.map_bytes, &superblock.uuid)?;
     let (recovered, maps) = {
-        let bytes = [segments[0].load()?, segments[1].load()?];
-        replay(&[&bytes[0], &bytes[1]], &paths, &superblock.uuid, base_transno)?
+        let [first, second] = [segments[0].load()?, segments[1].load()?];
+        let data_ends = [first.data_end, second.data_end];
+        let bytes = [&first.bytes[..], &second.bytes];
+        replay_noting(&bytes, data_ends, &paths, &superblock.uuid, base_transno, &mut Err)?
     };
     let free_inside = base.sizes()?.free_bytes;
     let log = Log::new(segments, superblock.uuid, &recovered);
@@ -308,12 +316,14 @@ pub(crate) fn replay(
     uuid: &[u8; 16],
     base_transno: u64,
 ) -> Result<(Recovered, Vec<Map>)> {
-    replay_noting(segments, paths, uuid, base_transno, &mut Err)
+    replay_noting(segments, segments.map(<[u8]>::len), paths, uuid, base_transno, &mut Err)
 }
 
-/// Replays as [`replay`] does, but continues with the valid records if `note` accepts the error.
+/// Replays as [`replay`] does, but continues with the valid records if `note` accepts the error. No record begins behind
+/// `data_ends`.
 fn replay_noting(
     segments: &[&[u8]; SEGMENTS],
+    data_ends: [usize; SEGMENTS],
     paths: &[PathBuf; SEGMENTS],
     uuid: &[u8; 16],
     base_transno: u64,
@@ -359,7 +369,7 @@ fn replay_noting(
             recovered.replayed += 1;
         }
         recovered.ends[slot] = records.offset;
-        if records.proves_loss_after(recovered.last_transno) {
+        if records.proves_loss_after(recovered.last_transno, data_ends[slot]) {
             damaged("log record", slot, records.offset)?;
         }
     }

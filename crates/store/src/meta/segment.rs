@@ -118,6 +118,13 @@ fn write_zeros(file: &File, range: Range<usize>) -> io::Result<()> {
     Ok(())
 }
 
+/// Content of a segment.
+pub(crate) struct Loaded {
+    pub(crate) bytes: Vec<u8>,
+    /// End of the last part that is in no hole: no record begins behind it.
+    pub(crate) data_end: usize,
+}
+
 impl Segment {
     /// Creates the file of `len` bytes, fills its first part, which begins with `header`, and makes it
     /// durable (but not its directory entry).
@@ -256,19 +263,43 @@ impl Segment {
     /// Pages from the creation of the file or from read-ahead may be in folios of 1 MiB: a record copied into
     /// a mapping then dirties a whole folio (1 MiB written for a flush of 4 KiB), and a call examines each of
     /// its blocks (24 us for 4 KiB instead of 10).
-    pub(crate) fn load(&self) -> Result<Vec<u8>> {
+    pub(crate) fn load(&self) -> Result<Loaded> {
         let advise = |advice| rustix::fs::fadvise(&self.file, 0, None, advice);
         // Advice only: dirty pages stay as they are.
         let _ = advise(Advice::DontNeed).and_then(|()| advise(Advice::Random));
         self.read()
     }
 
-    /// Reads the whole segment.
-    pub(crate) fn read(&self) -> Result<Vec<u8>> {
+    /// Reads the whole segment. Holes, of which a new segment consists, are neither read nor take memory.
+    pub(crate) fn read(&self) -> Result<Loaded> {
+        let parts = self.parts();
+        let data_end = parts.last().map_or(0, |part| part.end);
         let mut bytes = vec![0; self.len];
         let io = |source| MetaError::Io { action: "read", path: self.path.clone(), source };
-        self.file.read_exact_at(&mut bytes, 0).map_err(io)?;
-        Ok(bytes)
+        for part in parts {
+            self.read_at(part.start, &mut bytes[part]).map_err(io)?;
+        }
+        Ok(Loaded { bytes, data_end })
+    }
+
+    /// Returns the parts that are in no hole; all of a segment on a file system that does not report holes.
+    fn parts(&self) -> Vec<Range<usize>> {
+        let (mut parts, mut at) = (Vec::new(), 0);
+        while at < self.len {
+            let start = match rustix::fs::seek(&self.file, SeekFrom::Data(at as u64)) {
+                Ok(start) => start,
+                // Behind the last part.
+                Err(Errno::NXIO) => return parts,
+                Err(_) => at as u64,
+            };
+            let end = rustix::fs::seek(&self.file, SeekFrom::Hole(start)).unwrap_or(self.len as u64);
+            let [start, end] = [start, end].map(|offset| offset.min(self.len as u64) as usize);
+            if start < end {
+                parts.push(start..end);
+            }
+            at = end.max(at + 1);
+        }
+        parts
     }
 
     /// Drops durable records from the mapping, whose pages count as memory of this process: those of the

@@ -186,11 +186,12 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Whether, after the walk has ended, a later record proves that a transaction newer than `last_transno`
-    /// was durable.
-    pub(crate) fn proves_loss_after(&self, last_transno: u64) -> bool {
+    /// Whether, after the walk has ended, a later record, which begins before `data_end`, proves that a transaction
+    /// newer than `last_transno` was durable.
+    pub(crate) fn proves_loss_after(&self, last_transno: u64, data_end: usize) -> bool {
         let mut offset = self.offset;
-        while let Some(rest) = self.segment.get(offset..)
+        while offset < data_end
+            && let Some(rest) = self.segment.get(offset..)
             && rest.len() >= RECORD_HEADER_LEN
         {
             if let Some(record) = decode_record(rest, self.sequence, self.salt)

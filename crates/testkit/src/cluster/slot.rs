@@ -12,7 +12,7 @@ use crate::wait;
 
 /// Most tests wait most of the time: with two file systems two CPUs are idle nine tenths of it. More than these would
 /// slow each other down where all are busy, until deadlines pass.
-const SLOTS: usize = 4;
+const SLOTS: usize = 3;
 /// Timeout for a slot: longer than any test may take.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 

@@ -168,7 +168,7 @@ fn walk_stops_at_the_end_of_the_segment() {
     let mut records = Records::new(&bytes, &segment);
     assert_eq!(records.by_ref().count(), 1);
     assert_eq!(records.offset, SEGMENT_HEADER_LEN + one.len());
-    assert!(!records.proves_loss_after(7));
+    assert!(!records.proves_loss_after(7, usize::MAX));
 }
 
 const SUPERBLOCK: &str = "4e414352454b56000100000023d29d6430313233343536373839616263646566\

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use super::super::segment::{FIRST_PART, Segment};
 use super::{Model, contents, tiny_options};
 use crate::meta::{Batch, MetaStore, MetaStoreOptions, Table};
 
@@ -140,4 +141,21 @@ fn a_copy_without_its_zeros_is_filled_again() {
     assert_eq!(contents(&store), model);
     drop(store);
     assert_eq!(contents(&MetaStore::open(copy.path(), options()).expect("opened")), model);
+}
+
+#[test]
+fn holes_of_a_segment_are_zeros_and_no_record_is_looked_for_behind_the_last_part() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, len) = (dir.path().join("wal.0"), SEGMENT as usize);
+    Segment::create(&path, len, b"header").expect("created");
+    let read = || Segment::open(&path, len, None).expect("opened").load().expect("read");
+    let loaded = read();
+    assert_eq!((loaded.data_end, &loaded.bytes[..6]), (FIRST_PART, &b"header"[..]));
+    // A power cut can lose what is between.
+    let later = FIRST_PART as u64 + (2 << 20);
+    let file = File::options().write(true).open(&path).expect("opened");
+    file.write_all_at(b"record", later).expect("written");
+    let loaded = read();
+    assert!((later as usize + 6..len).contains(&loaded.data_end), "{}", loaded.data_end);
+    assert!(loaded.bytes == fs::read(&path).expect("read"));
 }
