@@ -10,8 +10,8 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::wait;
 
-/// Most tests wait most of the time: with two file systems two CPUs are idle nine tenths of it. More than these would
-/// slow each other down where all are busy, until deadlines pass.
+/// Tests wait for a part of their time, so two file systems leave CPU time of two CPUs. More than these slow each other
+/// down until deadlines pass.
 const SLOTS: usize = 3;
 /// Timeout for a slot: longer than any test may take.
 const TIMEOUT: Duration = Duration::from_secs(1800);
