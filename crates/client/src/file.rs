@@ -435,7 +435,7 @@ pub(crate) struct OpenFile {
     /// Offset of the next write if the writer continues sequentially; the largest number before the first
     /// write.
     pub next_write: AtomicU64,
-    /// Number of the last loss that this open has reported, or that happened before it.
+    /// Number of the last loss that a sync of this open has reported, or that happened before it.
     pub loss_seen: AtomicU32,
     /// Number of the last loss that a close of one of its descriptors has reported.
     pub loss_seen_at_close: AtomicU32,

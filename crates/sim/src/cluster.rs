@@ -7,8 +7,9 @@ use crate::mount::Mount;
 use crate::planted::Bug;
 use crate::target::{Map, NewTarget, Target};
 use nacre_mds::MdsConfig;
+use nacre_rpc::OssService;
 use nacre_rpc::tcp::SimulatedNetwork;
-use nacre_types::TargetId;
+use nacre_types::{ClientUuid, TargetId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,6 +126,17 @@ impl Cluster {
     /// Those of the metadata servers.
     pub fn mount(&self, number: usize) -> nacre_types::StatusResult<Mount> {
         Mount::start(&self.clients[number], &self.map)
+    }
+
+    /// Removes a client that has died from object targets, which do that after an hour unless others want what it held.
+    pub(crate) fn reap(&self, client: &ClientUuid) {
+        for oss in self.targets.iter().filter_map(Target::oss) {
+            let exports = oss.locks().exports();
+            exports
+                .iter()
+                .filter(|export| export.client == *client)
+                .for_each(|export| oss.disconnect(export));
+        }
     }
 
     /// Stops everything in order.

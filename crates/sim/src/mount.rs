@@ -7,7 +7,7 @@ use nacre_client::{Caller, Client, ClientConfig, Lease, RemoteEvents};
 use nacre_env::sim;
 use nacre_rpc::tcp::{ClientIdentity, SimulatedNetwork, TcpMds, TcpOss};
 use nacre_rpc::{MdsEndpoint, OssEndpoint};
-use nacre_types::{Nid, StatusResult, TargetId};
+use nacre_types::{ClientUuid, Nid, StatusResult, TargetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +23,8 @@ pub struct Mount {
     pub client: Arc<Client>,
     mdts: Vec<Arc<TcpMds>>,
     osts: Vec<Arc<dyn OssEndpoint>>,
+    /// Its identity for servers.
+    pub(crate) uuid: ClientUuid,
     is_dead: AtomicBool,
 }
 
@@ -71,7 +73,8 @@ impl Mount {
         client.inodes.root.find()?;
         // As a mount does; a failure only costs a request later.
         let _ = client.placement.learn_root();
-        Ok(Mount { process, client, mdts, osts: ways, is_dead: AtomicBool::new(false) })
+        let (uuid, is_dead) = (identity.client, AtomicBool::new(false));
+        Ok(Mount { process, client, mdts, osts: ways, uuid, is_dead })
     }
 
     /// Ends the process without notice; what it has not written out is lost. Its threads end with [`Mount::stop`].
@@ -81,10 +84,15 @@ impl Mount {
         self.is_dead.store(true, Ordering::Relaxed);
     }
 
+    /// Whether the process was ended by [`Mount::die`].
+    pub(crate) fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::Relaxed)
+    }
+
     /// Writes everything out and disconnects, unless the client has died: then its threads end.
     pub fn stop(self) {
-        let Mount { process, client, mdts, osts, is_dead } = self;
-        let is_dead = is_dead.into_inner();
+        let is_dead = self.is_dead();
+        let Mount { process, client, mdts, osts, .. } = self;
         let limit = |limit| if is_dead { Duration::ZERO } else { limit };
         process.run(|| {
             if !is_dead {

@@ -14,7 +14,7 @@ use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_env::thread::JoinHandle;
 use nacre_rpc::tcp::SimulatedNetwork;
-use nacre_types::Fid;
+use nacre_types::{ClientUuid, Fid};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
@@ -88,8 +88,11 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     });
     problems.add(conductor.finish());
     problems.add(audit(&mounts[0], &history, plan.programs.len()));
+    let dead: Vec<ClientUuid> =
+        mounts.iter().filter(|mount| mount.is_dead()).map(|mount| mount.uuid).collect();
     mounts.into_iter().filter_map(Arc::into_inner).for_each(Mount::stop);
-    problems.add(invariants::rest::await_rest(&cluster, plan));
+    dead.iter().for_each(|client| cluster.reap(client));
+    problems.add(invariants::rest::await_rest(&cluster));
     problems.add(cluster.stop());
     nacre_env::thread::sleep(REST);
     problems.add(match cluster.network().connections() {

@@ -349,7 +349,7 @@ impl InodeSpace {
                     state.work.cancels.push(handle);
                     any = true;
                 }
-                // Locks are never enqueued, converted or replayed here, and flushed without other targets.
+                // Locks are never enqueued, converted or replayed here, and no flush waits for another target.
                 _ => {}
             }
         }

@@ -1,8 +1,6 @@
 //! Once clients have left, targets keep nothing of them: no locks, grants, open files and connections.
 
 use crate::cluster::Cluster;
-use crate::fault::Fault;
-use crate::plan::Plan;
 use nacre_env::clock::Instant;
 use std::time::Duration;
 
@@ -15,11 +13,10 @@ const POLL: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// What a target keeps.
-pub(crate) fn await_rest(cluster: &Cluster, plan: &Plan) -> Result<(), String> {
-    let has_deaths = plan.faults.iter().any(|timed| matches!(timed.fault, Fault::Die(_)));
+pub(crate) fn await_rest(cluster: &Cluster) -> Result<(), String> {
     let until = Instant::now() + NOTICED;
     loop {
-        let left = left(cluster, has_deaths);
+        let left = left(cluster);
         if left.is_empty() || Instant::now() > until {
             let kept = || format!("{NOTICED:?} after all clients have left: {}", left.join(", "));
             return if left.is_empty() { Ok(()) } else { Err(kept()) };
@@ -28,11 +25,10 @@ pub(crate) fn await_rest(cluster: &Cluster, plan: &Plan) -> Result<(), String> {
     }
 }
 
-/// Object targets keep what a client that died held until others want it, an hour at most.
-fn left(cluster: &Cluster, has_deaths: bool) -> Vec<String> {
+fn left(cluster: &Cluster) -> Vec<String> {
     let mut left = Vec::new();
     for target in &cluster.targets {
-        if let Some(oss) = target.oss().filter(|_| !has_deaths) {
+        if let Some(oss) = target.oss() {
             let (locks, bytes) = (oss.locks().lock_count(), oss.granted_bytes());
             if (locks, bytes) != (0, 0) {
                 left.push(format!(

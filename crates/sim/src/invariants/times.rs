@@ -10,6 +10,9 @@ use std::time::Duration;
 /// clients answer.
 const LONGEST: Duration = Duration::from_secs(8);
 
+/// The same if a client has died: others wait for the deadlines of its locks on inodes and on data.
+const LONGEST_AFTER_DEATH: Duration = Duration::from_secs(50);
+
 /// Checks the calls of a run with these faults.
 ///
 /// # Errors
@@ -17,12 +20,13 @@ const LONGEST: Duration = Duration::from_secs(8);
 pub(crate) fn check(programs: &[Vec<Event>], faults: &[Timed]) -> Result<(), String> {
     let last = faults.iter().map(|fault| fault.at + fault.lasts).max().unwrap_or_default();
     let lasting: Duration = faults.iter().map(|fault| fault.lasts).sum();
-    // After a longer fault, or a death, clients are evicted, and others wait for that, one after the other.
-    let has_deaths = faults.iter().any(|timed| matches!(timed.fault, Fault::Die(_)));
-    if lasting >= Duration::from_secs(3) || has_deaths {
+    // After a longer fault clients are evicted, and others wait for that, one after the other.
+    if lasting >= Duration::from_secs(3) {
         return Ok(());
     }
-    let is_late = |event: &&Event| event.times[1].saturating_sub(event.times[0].max(last)) > LONGEST;
+    let has_deaths = faults.iter().any(|timed| matches!(timed.fault, Fault::Die(_)));
+    let longest = if has_deaths { LONGEST_AFTER_DEATH } else { LONGEST };
+    let is_late = |event: &&Event| event.times[1].saturating_sub(event.times[0].max(last)) > longest;
     match programs.iter().flatten().find(is_late) {
         Some(event) => Err(format!("a call took too long: {}", describe(event))),
         None => Ok(()),

@@ -17,7 +17,7 @@ use super::overlay::{Overlay, SHARDS};
 use super::pages::{DATA_NAME, Pages};
 use super::report::VerifyProblem;
 use super::reserve::{RESERVE_NAME, Reserve};
-use super::segment::{Segment, segment_path};
+use super::segment::{Loaded, Segment, segment_path};
 use super::superblock::{SUPERBLOCK_NAME, Superblock};
 use super::wal::{Records, SEGMENT_HEADER_LEN, SegmentHeader};
 use crate::exclusive::Exclusive;
@@ -103,32 +103,27 @@ fn look(dir: &Path, options: MetaStoreOptions) -> Result<(Engine, Option<Exclusi
     let base_transno = base.read_state(&superblock.uuid)?;
     let len = segment_len(superblock.wal_segment_bytes)?;
     let paths: [PathBuf; SEGMENTS] = std::array::from_fn(|slot| segment_path(dir, slot));
-    let mut read = |path: &PathBuf| match read_up_to(path, len as u64 + 1) {
-        Ok(bytes) if bytes.len() == len => bytes,
-        Ok(_) => {
+    let mut read = |path: &PathBuf| match load(path, len) {
+        Ok(Some(loaded)) => loaded,
+        Ok(None) => {
             damage
                 .push(VerifyProblem::File(format!("{} has not the length of a log segment", path.display())));
-            Vec::new()
+            Loaded::default()
         }
         Err(error) => {
             damage.push(VerifyProblem::File(error.to_string()));
-            Vec::new()
+            Loaded::default()
         }
     };
-    let bytes = [read(&paths[0]), read(&paths[1])];
+    let [first, second] = [read(&paths[0]), read(&paths[1])];
+    let (bytes, data_ends) = ([&first.bytes[..], &second.bytes], [first.data_end, second.data_end]);
     let known = damage.len();
     let mut note = |error: MetaError| {
         damage.push(VerifyProblem::File(error.to_string()));
         Ok(())
     };
-    let (recovered, maps) = replay_noting(
-        &[&bytes[0], &bytes[1]],
-        [len; SEGMENTS],
-        &paths,
-        &superblock.uuid,
-        base_transno,
-        &mut note,
-    )?;
+    let (recovered, maps) =
+        replay_noting(&bytes, data_ends, &paths, &superblock.uuid, base_transno, &mut note)?;
     // A segment that could not be read has no header either.
     let is_silent = |slot: usize| bytes[slot].is_empty();
     let missing = (0..SEGMENTS).filter(|slot| is_silent(*slot)).count();
@@ -174,11 +169,13 @@ pub(crate) fn rebuild_base(dir: &Path, options: &MetaStoreOptions) -> Result<()>
     sync_dir(dir)
 }
 
-fn read_up_to(path: &Path, max: u64) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+/// Reads a log segment; `None` if it has another length.
+fn load(path: &Path, len: usize) -> Result<Option<Loaded>> {
     let file = File::open(path).map_err(io_error("open", path))?;
-    file.take(max).read_to_end(&mut bytes).map_err(io_error("read", path))?;
-    Ok(bytes)
+    if file.metadata().map_err(io_error("stat", path))?.len() != len as u64 {
+        return Ok(None);
+    }
+    Loaded::read(&file, len).map(Some).map_err(io_error("read", path))
 }
 
 /// Refuses a directory with files other than the remains of an unfinished creation.

@@ -119,10 +119,35 @@ fn write_zeros(file: &File, range: Range<usize>) -> io::Result<()> {
 }
 
 /// Content of a segment.
+#[derive(Default)]
 pub(crate) struct Loaded {
     pub(crate) bytes: Vec<u8>,
     /// End of the last part that is in no hole: no record begins behind it.
     pub(crate) data_end: usize,
+}
+
+impl Loaded {
+    /// Reads a file of `len` bytes. Holes, of which a new segment consists, are neither read nor take memory.
+    pub(crate) fn read(file: &File, len: usize) -> io::Result<Loaded> {
+        let mut loaded = Loaded { bytes: vec![0; len], data_end: 0 };
+        while loaded.data_end < len {
+            let start = match rustix::fs::seek(file, SeekFrom::Data(loaded.data_end as u64)) {
+                Ok(start) => start,
+                // Behind the last part.
+                Err(Errno::NXIO) => break,
+                // A file system that does not report holes is treated as having none.
+                Err(_) => loaded.data_end as u64,
+            };
+            let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(len as u64);
+            let part = [start, end].map(|offset| offset.min(len as u64) as usize);
+            if part[0] >= part[1] {
+                break;
+            }
+            file.read_exact_at(&mut loaded.bytes[part[0]..part[1]], start)?;
+            loaded.data_end = part[1];
+        }
+        Ok(loaded)
+    }
 }
 
 impl Segment {
@@ -270,36 +295,10 @@ impl Segment {
         self.read()
     }
 
-    /// Reads the whole segment. Holes, of which a new segment consists, are neither read nor take memory.
+    /// Reads the whole segment.
     pub(crate) fn read(&self) -> Result<Loaded> {
-        let parts = self.parts();
-        let data_end = parts.last().map_or(0, |part| part.end);
-        let mut bytes = vec![0; self.len];
         let io = |source| MetaError::Io { action: "read", path: self.path.clone(), source };
-        for part in parts {
-            self.read_at(part.start, &mut bytes[part]).map_err(io)?;
-        }
-        Ok(Loaded { bytes, data_end })
-    }
-
-    /// Returns the parts that are in no hole; all of a segment on a file system that does not report holes.
-    fn parts(&self) -> Vec<Range<usize>> {
-        let (mut parts, mut at) = (Vec::new(), 0);
-        while at < self.len {
-            let start = match rustix::fs::seek(&self.file, SeekFrom::Data(at as u64)) {
-                Ok(start) => start,
-                // Behind the last part.
-                Err(Errno::NXIO) => return parts,
-                Err(_) => at as u64,
-            };
-            let end = rustix::fs::seek(&self.file, SeekFrom::Hole(start)).unwrap_or(self.len as u64);
-            let [start, end] = [start, end].map(|offset| offset.min(self.len as u64) as usize);
-            if start < end {
-                parts.push(start..end);
-            }
-            at = end.max(at + 1);
-        }
-        parts
+        Loaded::read(&self.file, self.len).map_err(io)
     }
 
     /// Drops durable records from the mapping, whose pages count as memory of this process: those of the
