@@ -1,5 +1,7 @@
 //! CPUs: their number, the current one, and pinning.
 
+use rustix::io::Errno;
+use rustix::thread::CpuSet;
 use std::io;
 
 /// CPUs of the hosts of a simulation: enough for pools to have several threads.
@@ -15,17 +17,12 @@ pub fn cpu_count() -> usize {
 
 /// Returns the CPUs that this process may run on (its affinity mask), in ascending order.
 pub fn online_cpus() -> Vec<usize> {
-    // SAFETY: cpu_set_t is plain data for which all zeroes is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // The main thread's mask, not this thread's: a pinned worker must still see all CPUs of the process.
-    let process = std::process::id() as libc::pid_t;
-    // SAFETY: `set` is valid for writes of the size that is passed.
-    let result = unsafe { libc::sched_getaffinity(process, size_of::<libc::cpu_set_t>(), &mut set) };
-    if result != 0 {
-        return vec![0];
+    let main = Some(rustix::process::getpid());
+    match rustix::thread::sched_getaffinity(main) {
+        Ok(set) => (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),
+        Err(_) => vec![0],
     }
-    // SAFETY: CPU_ISSET reads bit `cpu` of the set; `cpu` is below CPU_SETSIZE.
-    (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
 }
 
 /// Returns the number of CPUs that may ever come online, the bound for CPU numbers; the kernel has one FUSE
@@ -50,16 +47,33 @@ fn parse_cpu_list_end(text: &str) -> Option<usize> {
 /// `EINVAL` when the CPU is offline, does not exist or is not in the process's cpuset; the thread's affinity
 /// is then unchanged.
 pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(Errno::INVAL.into());
     }
-    // SAFETY: cpu_set_t is plain data for which all zeroes is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `cpu` is below CPU_SETSIZE, checked above.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: `set` is valid for reads of the size that is passed; 0 means the current thread.
-    let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// Keeps a thread, and those that it starts, on the CPU that it runs on, until this is dropped.
+pub(crate) struct Pinned {
+    /// CPUs of the thread before.
+    before: CpuSet,
+}
+
+impl Pinned {
+    /// Pins the current thread; `None` where the system does not allow it.
+    pub(crate) fn new() -> Option<Pinned> {
+        let before = rustix::thread::sched_getaffinity(None).ok()?;
+        pin_to_cpu(current_cpu()).is_ok().then_some(Pinned { before })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // Fails only if all of these CPUs are gone: the thread stays on this one.
+        let _ = rustix::thread::sched_setaffinity(None, &self.before);
+    }
 }
 
 /// Returns the CPU that this thread runs on; the thread may have moved before the caller uses the number.
@@ -68,9 +82,7 @@ pub fn current_cpu() -> usize {
     if crate::sim::is_here() {
         return 0;
     }
-    // SAFETY: sched_getcpu takes no arguments and accesses no memory of the program.
-    let cpu = unsafe { libc::sched_getcpu() };
-    usize::try_from(cpu).unwrap_or(0)
+    rustix::thread::sched_getcpu()
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub(crate) use process::{identity, is_ended};
 
 use process::Process;
 
+use crate::cpu::Pinned;
+
 /// Simulated duration of each read of the clock, so that a loop that polls it ends.
 const LOOK: Duration = Duration::from_nanos(100);
 /// Wall clock at the start of simulations, in seconds since 1970.
@@ -103,6 +105,8 @@ struct State {
     processes: Vec<Process>,
     /// Memory for the list of threads that can run.
     ready: Vec<usize>,
+    /// Time before which no deadline of a wait passes.
+    no_deadline_before: Duration,
     scopes: u32,
     steps: Vec<Step>,
     failure: Option<String>,
@@ -212,6 +216,8 @@ pub fn run<R>(options: Options, work: impl FnOnce() -> R) -> Outcome<R> {
 #[must_use = "the simulation ends when this is dropped"]
 pub struct First {
     enter: Enter,
+    /// One thread runs at a time: waking the next one on another CPU takes longer than most of them run.
+    _pinned: Option<Pinned>,
 }
 
 impl First {
@@ -219,7 +225,8 @@ impl First {
     fn new(simulation: Arc<Simulation>, at: &'static Location<'static>) -> First {
         assert!(here().is_none(), "a thread is in one simulation at a time");
         let thread = simulation.add(String::from("first"), None, at);
-        First { enter: Enter::new(Here { simulation, thread }) }
+        let pinned = Pinned::new();
+        First { enter: Enter::new(Here { simulation, thread }), _pinned: pinned }
     }
 }
 
@@ -465,6 +472,9 @@ impl Here {
         if has_gone_on {
             state.retry_refused();
         }
+        if let Some(until) = status.until() {
+            state.no_deadline_before = state.no_deadline_before.min(until);
+        }
         let me = &mut state.threads[self.thread];
         (me.status, me.at, me.is_late) = (status, at, false);
         self.simulation.choose(&mut state);
@@ -486,6 +496,7 @@ impl Simulation {
                 threads: Vec::new(),
                 processes: vec![Process::outside()],
                 ready: Vec::new(),
+                no_deadline_before: Duration::MAX,
                 scopes: 0,
                 steps: Vec::new(),
                 failure: None,
@@ -605,10 +616,15 @@ impl State {
 
     /// Ends the waits whose deadline has passed.
     fn wake_late(&mut self) {
-        let time = self.time;
+        if self.time < self.no_deadline_before {
+            return;
+        }
+        self.no_deadline_before = Duration::MAX;
         for thread in &mut self.threads {
-            if thread.status.until().is_some_and(|until| until <= time) {
-                (thread.status, thread.is_late) = (Status::Ready, true);
+            match thread.status.until() {
+                Some(until) if until <= self.time => (thread.status, thread.is_late) = (Status::Ready, true),
+                Some(until) => self.no_deadline_before = self.no_deadline_before.min(until),
+                None => {}
             }
         }
     }

@@ -24,6 +24,22 @@ fn panic_of(work: impl FnOnce()) -> String {
         .unwrap_or_else(|| panic.downcast_ref::<&str>().unwrap_or(&"").to_string())
 }
 
+/// Returns the number of CPUs that the kernel lets this thread run on.
+fn allowed_cpus() -> usize {
+    rustix::thread::sched_getaffinity(None).expect("a set of CPUs").count() as usize
+}
+
+#[test]
+fn a_simulation_keeps_all_its_threads_on_one_cpu_and_gives_the_others_back() {
+    let before = allowed_cpus();
+    let inside = simulate(1, || {
+        let thread = thread::Builder::new().spawn(allowed_cpus).expect("a thread");
+        [allowed_cpus(), thread.join().expect("no panic")]
+    });
+    assert_eq!(inside.result, [1, 1]);
+    assert_eq!(allowed_cpus(), before);
+}
+
 /// Runs three threads that append to a list in an order that the seed determines.
 fn list_of(seed: u64) -> Outcome<Vec<u32>> {
     simulate(seed, || {
