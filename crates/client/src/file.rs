@@ -140,6 +140,8 @@ pub(crate) struct Users {
     pub closing: u32,
     /// Those among `closing` with `fcntl` locks that may end with them.
     pub leaving_locks: u32,
+    /// Opens that have ended, with all their locks.
+    pub ended: u64,
     /// True if some open used the kernel's page cache. Stays set, since cached pages outlive the open.
     pub cached: bool,
     /// True if a program here has requested an `fcntl` lock, so closes have to release such locks.

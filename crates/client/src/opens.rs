@@ -642,6 +642,7 @@ impl Drop for Closing<'_> {
         inner.users.opens -= 1;
         inner.users.closing -= u32::from(self.0.closing.load(Ordering::Relaxed));
         inner.users.leaving_locks -= u32::from(self.0.leaves_locks.load(Ordering::Relaxed));
+        inner.users.ended += 1;
         drop(inner);
         self.0.file.changed.notify_all();
     }

@@ -40,13 +40,16 @@ impl Opens {
             let request = MdsRequest::LockFile { fid, lock: self.flocks.of_process(&lock), wait, asked_ns };
             let call = self.flocks.begin(&fid, &lock, handle)?;
             loop {
+                let ended = self.ended_opens(fid);
                 let outcome = match self.ask_for_lock(caller, fid, &request) {
                     // The conflicting lock may belong to a descriptor that was closed before.
-                    Err(failure) if failure == Status::EAGAIN => match self.await_unlocks(fid, lock.family) {
-                        Ok(true) => self.ask_for_lock(caller, fid, &request),
-                        Ok(false) => Err(failure),
-                        Err(status) => Err(status.into()),
-                    },
+                    Err(failure) if failure == Status::EAGAIN => {
+                        match self.await_unlocks(fid, lock.family, ended) {
+                            Ok(true) => self.ask_for_lock(caller, fid, &request),
+                            Ok(false) => Err(failure),
+                            Err(status) => Err(status.into()),
+                        }
+                    }
                     outcome => outcome,
                 };
                 let outcome = outcome.map(drop).map_err(|failure| self.requests.faults.log(failure));
@@ -79,9 +82,18 @@ impl Opens {
         }
     }
 
+    /// Returns how many opens of a file in use have ended.
+    fn ended_opens(&self, fid: Fid) -> u64 {
+        self.nodes.file(fid.inode_number()).map_or(0, |file| file.lock().users.ended)
+    }
+
     /// Waits until locks that end with an open file are released, if its descriptors may be closed already;
-    /// false if there are none.
-    fn await_unlocks(&self, fid: Fid, family: LockFamily) -> StatusResult<bool> {
+    /// false if there are none, and no open has ended since there were `ended`.
+    fn await_unlocks(&self, fid: Fid, family: LockFamily, ended: u64) -> StatusResult<bool> {
+        // The end came between the MDT's answer and this call.
+        if self.ended_opens(fid) != ended {
+            return Ok(true);
+        }
         let leaves = |file: &FileState| file.lock().users.leaving_locks > 0;
         let may_come = family == LockFamily::File
             || self.nodes.file(fid.inode_number()).is_some_and(|file| leaves(&file));
@@ -156,8 +168,9 @@ impl Opens {
                 MdsReply::Lock(conflict) => Ok(conflict),
                 _ => Err(Failure::from(Status::EPROTO)),
             };
+            let ended = self.ended_opens(fid);
             match ask()? {
-                Some(_) if self.await_unlocks(fid, lock.family)? => ask(),
+                Some(_) if self.await_unlocks(fid, lock.family, ended)? => ask(),
                 conflict => Ok(conflict),
             }
         })

@@ -13,8 +13,8 @@ use nacre_types::{
 };
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::mds::{
-    ClosingData, DataUpdate, DirEntry, DirPage, HEAD_DATA_MAX, LeaseGrant, ListedLayout, MdsAnswer, MdsReply,
-    MdsRequest, NewFile, OpenFlags, Statfs,
+    ClosingData, DataUpdate, DirEntry, DirPage, HEAD_DATA_MAX, LeaseGrant, ListedLayout, LockMode, MdsAnswer,
+    MdsReply, MdsRequest, NewFile, OpenFlags, Statfs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -76,6 +76,8 @@ pub struct FakeMds {
     pub at_update: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Called when the next open arrives, before it is applied; an error refuses the open.
     pub at_open: Mutex<Option<Refusal>>,
+    /// Is called before the next file lock is answered.
+    pub at_lock: Mutex<Option<Refusal>>,
     /// Called when the next reply to an open is on its way.
     pub after_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Called when the next reply with attributes that were asked for is on its way.
@@ -126,6 +128,7 @@ impl FakeMds {
             fail_create: Mutex::default(),
             at_update: Mutex::default(),
             at_open: Mutex::default(),
+            at_lock: Mutex::default(),
             after_open: Mutex::default(),
             after_attributes: Mutex::default(),
             after_close: Mutex::default(),
@@ -666,9 +669,13 @@ impl MdsEndpoint for FakeEndpoint {
             MdsRequest::Create { open, .. } => open.is_some(),
             _ => false,
         };
-        if opens && let Some(meanwhile) = self.mds.at_open.lock().expect("no panic inside").take() {
-            meanwhile()?;
-        }
+        let meanwhile = match request {
+            _ if opens => &self.mds.at_open,
+            MdsRequest::LockFile { lock, .. } if lock.lock.mode != LockMode::Unlock => &self.mds.at_lock,
+            _ => &Mutex::new(None),
+        };
+        let meanwhile = meanwhile.lock().expect("no panic inside").take();
+        meanwhile.map_or(Ok(()), |meanwhile| meanwhile())?;
         let reply = self.mds.run(self.client, cred, request)?;
         let meanwhile = match request {
             _ if opens => &self.mds.after_open,

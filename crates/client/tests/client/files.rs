@@ -1,7 +1,7 @@
 //! Tests of open files: errors, durability, permissions and concurrency.
 
 use super::*;
-use nacre_client::{LockFamily, LockOwner};
+use nacre_client::{FileLock, LockFamily, LockMode, LockOwner};
 use nacre_types::{SetAttr, SetAttrValid, Status, Timestamp};
 use std::os::unix::fs::MetadataExt;
 
@@ -411,4 +411,35 @@ fn what_an_open_has_written_that_lasts_is_told_with_the_close_of_another_one() {
     let open = open(&first, fid, READ_WRITE);
     first.opens.release(open).expect("closed");
     assert!(world.mds.is_written(fid), "any close tells it");
+}
+
+/// The lock was refused: its wait for opens that end found none left.
+#[test]
+fn a_lock_is_granted_although_the_open_with_another_one_ends_after_the_answer() {
+    for family in [LockFamily::Range, LockFamily::File] {
+        let world = World::new(65536, 1);
+        let client = world.client();
+        let (fid, first) = create(&client, "file");
+        let second = open(&client, fid, READ_WRITE);
+        let lock = move |client: &Client, handle: u64, mode: LockMode| {
+            let owner = LockOwner(handle + 100);
+            let lock = FileLock { family, owner, mode, start: 0, last: 9, pid: 1 };
+            if mode != LockMode::Unlock {
+                client.opens.note_locker(handle, family, owner).expect("open");
+            }
+            client.opens.set_lock(&root(), handle, lock, false)
+        };
+        assert_eq!(lock(&client, first, LockMode::Write), Ok(()));
+        // As the kernel reports close(2), and later the end of the open file.
+        client.data.flush(first).expect("open");
+        client.opens.forget_locker(first, LockOwner(7)).expect("open");
+        let ending = client.clone();
+        *world.mds.at_lock.lock().expect("no panic") = Some(Box::new(move || {
+            let unlock = |_, _| lock(&ending, first, LockMode::Unlock);
+            ending.opens.unlock_with_open(first, unlock).expect("open");
+            ending.opens.release(first).expect("open");
+            Err(Status::EAGAIN)
+        }));
+        assert_eq!(lock(&client, second, LockMode::Write), Ok(()), "{family:?}");
+    }
 }

@@ -41,6 +41,10 @@ pub(crate) const FIRST_PART: usize = 4 << 20;
 /// alone; the page cache keeps them.
 const FORGOTTEN_PIECE: usize = 4 << 20;
 
+/// Bytes of a segment that are read at a time.
+const READ_CHUNK: usize = 128 << 10;
+static ZEROES: [u8; READ_CHUNK] = [0; READ_CHUNK];
+
 /// An open segment file.
 pub(crate) struct Segment {
     path: PathBuf,
@@ -122,29 +126,35 @@ fn write_zeros(file: &File, range: Range<usize>) -> io::Result<()> {
 #[derive(Default)]
 pub(crate) struct Loaded {
     pub(crate) bytes: Vec<u8>,
-    /// End of the last part that is in no hole: no record begins behind it.
+    /// End of the last chunk that is not all zeroes: no record begins behind it.
     pub(crate) data_end: usize,
 }
 
 impl Loaded {
-    /// Reads a file of `len` bytes. Holes, of which a new segment consists, are neither read nor take memory.
+    /// Reads a file of `len` bytes. Zeroes, of which a new segment consists, take no memory, and holes are not read.
     pub(crate) fn read(file: &File, len: usize) -> io::Result<Loaded> {
         let mut loaded = Loaded { bytes: vec![0; len], data_end: 0 };
-        while loaded.data_end < len {
-            let start = match rustix::fs::seek(file, SeekFrom::Data(loaded.data_end as u64)) {
+        let mut chunk = vec![0; READ_CHUNK];
+        let mut at = 0;
+        while at < len {
+            let start = match rustix::fs::seek(file, SeekFrom::Data(at as u64)) {
                 Ok(start) => start,
                 // Behind the last part.
                 Err(Errno::NXIO) => break,
                 // A file system that does not report holes is treated as having none.
-                Err(_) => loaded.data_end as u64,
+                Err(_) => at as u64,
             };
             let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(len as u64);
-            let part = [start, end].map(|offset| offset.min(len as u64) as usize);
-            if part[0] >= part[1] {
-                break;
+            let [start, end] = [start, end].map(|offset| offset.min(len as u64) as usize);
+            for begin in (start..end).step_by(READ_CHUNK) {
+                let chunk = &mut chunk[..READ_CHUNK.min(end - begin)];
+                file.read_exact_at(chunk, begin as u64)?;
+                if *chunk != ZEROES[..chunk.len()] {
+                    loaded.data_end = begin + chunk.len();
+                    loaded.bytes[begin..loaded.data_end].copy_from_slice(chunk);
+                }
             }
-            file.read_exact_at(&mut loaded.bytes[part[0]..part[1]], start)?;
-            loaded.data_end = part[1];
+            at = end.max(at + 1);
         }
         Ok(loaded)
     }

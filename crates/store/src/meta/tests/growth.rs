@@ -144,13 +144,14 @@ fn a_copy_without_its_zeros_is_filled_again() {
 }
 
 #[test]
-fn holes_of_a_segment_are_zeros_and_no_record_is_looked_for_behind_the_last_part() {
+fn no_record_is_looked_for_behind_the_last_bytes_of_a_segment_that_are_not_zero() {
     let dir = tempfile::tempdir().expect("a directory");
     let (path, len) = (dir.path().join("wal.0"), SEGMENT as usize);
     Segment::create(&path, len, b"header").expect("created");
     let read = || Segment::open(&path, len, None).expect("opened").load().expect("read");
     let loaded = read();
-    assert_eq!((loaded.data_end, &loaded.bytes[..6]), (FIRST_PART, &b"header"[..]));
+    assert_eq!(&loaded.bytes[..6], b"header");
+    assert!((6..FIRST_PART / 2).contains(&loaded.data_end), "{}", loaded.data_end);
     // A power cut can lose what is between.
     let later = FIRST_PART as u64 + (2 << 20);
     let file = File::options().write(true).open(&path).expect("opened");
