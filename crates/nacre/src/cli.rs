@@ -414,6 +414,10 @@ struct JoinArgs {
     /// Back end for data of files on the MDT
     #[arg(long, value_name = "BACKEND", requires = "mdt")]
     mdt_backend: Option<String>,
+    /// Serve figures of the targets in DIR for Prometheus on this address: [HOST:]PORT, this host alone without HOST;
+    /// none: not any more; remembered
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<String>,
 }
 
 /// A token that enrols a key.
@@ -602,6 +606,10 @@ struct TargetAddArgs {
 struct TargetStartArgs {
     /// Directory of the targets
     dir: PathBuf,
+    /// Serve their figures for Prometheus on this address: [HOST:]PORT, this host alone without HOST; none: not any more;
+    /// remembered
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<String>,
 }
 
 /// Moves all inodes of an MDT to the other MDTs.
@@ -670,7 +678,8 @@ struct ServeArgs {
     /// Ignore unknown mount options
     #[arg(long)]
     sloppy: bool,
-    /// Serve the figures of this process on this address; of the whole directory with the management server
+    /// Serve the figures of this process on this address; of the whole directory with the management server, and without
+    /// one in DIR
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<HttpAddress>,
     /// Detach from the session of the caller and report on standard output when everything runs

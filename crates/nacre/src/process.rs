@@ -201,6 +201,12 @@ impl RunDir {
         names
     }
 
+    /// Returns true if `name` runs and was started with this option.
+    pub fn has_option(&self, name: &str, option: &str) -> bool {
+        let command = self.pid(name).and_then(|pid| fs::read(format!("/proc/{pid}/cmdline")).ok());
+        command.is_some_and(|words| words.split(|byte| *byte == 0).any(|word| word == option.as_bytes()))
+    }
+
     /// Waits until `name` has ended; returns false if it has not after `limit`.
     pub fn wait_stopped(&self, name: &str, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;

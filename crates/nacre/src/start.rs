@@ -7,9 +7,13 @@ use crate::instance::{Instance, START, absolute, if_there, write_durably};
 use crate::listen::{self, Address};
 use nacre_ondisk::start::{StartRecord, decode, encode};
 use nacre_types::Security;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+/// Option of the process that serves the figures.
+pub const METRICS_OPTION: &str = "--metrics";
 
 /// Options of a start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,7 +99,7 @@ impl Start {
         Ok(Some(Start {
             is_separate: record.is_separate,
             listen: listen.collect::<Result<_>>()?,
-            mount: record.mount.map(|bytes| PathBuf::from(std::ffi::OsString::from_vec(bytes))),
+            mount: record.mount.map(|bytes| PathBuf::from(OsString::from_vec(bytes))),
             options: record.options,
             security: match record.security.as_str() {
                 "" => Security::default(),
@@ -160,6 +164,12 @@ impl Start {
     pub fn needs_keys(&self) -> bool {
         let is_open = |address: &Address| address.security() == Security::Open;
         self.is_reached() && !self.addresses_at(1).iter().all(is_open)
+    }
+
+    /// Returns the arguments of the process that serves the figures.
+    pub fn metrics_words(&self) -> Vec<OsString> {
+        let address = self.metrics.as_ref();
+        address.map_or_else(Vec::new, |address| vec![METRICS_OPTION.into(), address.to_string().into()])
     }
 
     fn shape_text(&self) -> &'static str {

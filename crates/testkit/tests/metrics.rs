@@ -186,6 +186,58 @@ fn the_option_is_remembered_and_revoked_and_a_port_in_use_is_named() {
 }
 
 #[test]
+fn a_host_that_joined_serves_the_figures_of_all_its_targets() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let (run, ports) = (Run::new(), Ports::take());
+    let (data, mount, far) = (run.directory().join("data"), run.make("mnt"), run.directory().join("far"));
+    let [first, second] = [0, 1].map(|more| format!("127.0.0.1:{}@tcp", ports.first() + more));
+    let port = ports.first() + 5;
+    let nacre = |words: &[&str]| {
+        let mut command = run.command(binary::nacre());
+        command.args(words);
+        program::run_command(command, LIMIT)
+    };
+    let listen = ["--listen", &first, "--security", "open"];
+    nacre(&[&["up", text(&data), "--mount", text(&mount), "--osts", "1"], &listen[..]].concat()).success();
+    let source = format!("{first}:/nacre");
+    let join = |metrics: &str| {
+        nacre(&["join", &source, text(&far), "--listen", &second, "--osts", "2", "--metrics", metrics])
+    };
+    assert!(join("nine").fails_with(2).stderr.contains("nine"));
+    assert!(!far.exists(), "nothing was created");
+    let metrics = port.to_string();
+    join(&metrics).success();
+    let up = || {
+        let reply = http::ask(port, "GET", "/metrics", &[], "").filter(|reply| reply.status == 200)?;
+        let of = |process: &str| sum(&reply.body, "nacre_process_up", &[&format!("process=\"{process}\"")]);
+        Some([of("ost0001"), of("ost0002")])
+    };
+    let both = Some([Some(1.0), Some(1.0)]);
+    wait::until(LIMIT, "both are seen", || (up() == both).then_some(()));
+    // The process that serves them.
+    let pid = fs::read_to_string(far.join("run/ost0001.pid")).expect("it runs").trim().parse();
+    let pid = rustix::process::Pid::from_raw(pid.expect("a number")).expect("not 0");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    nacre(&["target", "start", text(&far)]).success();
+    wait::until(LIMIT, "both are seen again", || (up() == both).then_some(()));
+    nacre(&["down", text(&far)]).success();
+    nacre(&["up", text(&far), "--metrics", "none"]).success();
+    assert_eq!(up(), None);
+    let said = nacre(&["target", "start", text(&far), "--metrics", &metrics]).success().stderr;
+    assert!(said.contains("applies from the next start"), "{said}");
+    assert_eq!(up(), None);
+    nacre(&["down", text(&far)]).success();
+    nacre(&["up", text(&far)]).success();
+    wait::until(LIMIT, "both are seen", || (up() == both).then_some(()));
+    let said = nacre(&["up", text(&far), "--separate"]).fails_with(2).stderr;
+    assert!(said.contains("no management server"), "{said}");
+    nacre(&["down", text(&far)]).success();
+    nacre(&["down", text(&data)]).success();
+}
+
+#[test]
 fn clients_that_do_not_read_keep_no_operation_waiting() {
     let Some(mut cluster) = cluster(Shape::Embedded) else { return };
     let connect = || TcpStream::connect(("127.0.0.1", cluster.metrics_port())).expect("connected");

@@ -7,6 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::instance::{self, Instance};
 use crate::keys::Holder;
 use crate::listen::{self, Address};
+use crate::start::{Start, StartOptions};
 use crate::target_options::TargetOptions;
 use nacre_types::TargetKind;
 use nacre_types::nid::MountSource;
@@ -21,6 +22,9 @@ pub fn run(args: &JoinArgs) -> Result<i32> {
     let mgs = mgs.collect::<Result<Vec<Address>>>()?;
     let source = listen::resolve_source(&args.source)?;
     let dir = instance::absolute(&args.dir)?;
+    // A wrong address is refused before anything is created.
+    StartOptions { metrics: args.metrics.as_deref(), ..StartOptions::default() }
+        .applied_to(&Start::default())?;
     let kinds = kinds(args);
     let target_options = target_options(args, &kinds)?;
     check_directory(&dir, &source.fsname)?;
@@ -28,7 +32,11 @@ pub fn run(args: &JoinArgs) -> Result<i32> {
         eprintln!("key {} ({}) enrolled", identity.id, identity.roles);
     }
     for (kind, target_options) in kinds.into_iter().zip(&target_options) {
-        let place = Place { listen: free_addresses(&args.listen, &dir)?, mgs: mgs.clone() };
+        let place = Place {
+            listen: free_addresses(&args.listen, &dir)?,
+            mgs: mgs.clone(),
+            metrics: args.metrics.clone(),
+        };
         add_elsewhere(&dir, kind, None, Some(&source.fsname), target_options, &place)?;
     }
     Ok(0)

@@ -166,7 +166,7 @@ impl Launch<'_> {
         for address in &self.start.addresses() {
             words.extend(["--listen".into(), address.to_string().into()]);
         }
-        words.extend(self.metrics());
+        words.extend(self.start.metrics_words());
         progress.show("starting");
         self.with_mount(NODE, words, started, progress)
     }
@@ -190,7 +190,7 @@ impl Launch<'_> {
             let mut words = serve_words(&name, self.instance);
             words.extend(addresses(self.start, ports, &name)?);
             if target.kind == TargetKind::Mgt {
-                words.extend(self.metrics());
+                words.extend(self.start.metrics_words());
             }
             let child = process::start(&words, &run.log(&name), progress)?;
             started.children.push((name, child));
@@ -202,12 +202,6 @@ impl Launch<'_> {
         words.extend(addresses(self.start, ports, MOUNT)?);
         progress.show("mounting");
         self.with_mount(MOUNT, words, started, progress)
-    }
-
-    /// Returns the arguments of the process that serves the figures.
-    fn metrics(&self) -> Vec<OsString> {
-        let address = self.start.metrics.as_ref();
-        address.map_or_else(Vec::new, |address| vec!["--metrics".into(), address.to_string().into()])
     }
 
     /// Starts the process with the mount.

@@ -6,6 +6,7 @@ use super::serve::nids_of;
 use super::{TargetAddArgs, TargetCommand, TargetStartArgs};
 use crate::control::{self, Answer, NewTarget, Request};
 use crate::failure::{Failure, Result};
+use crate::http_address::HttpAddress;
 use crate::instance::{self, Adding, FormatOptions, Instance, Joins, is_joining, next_target, target_name};
 use crate::keys;
 use crate::listen::{self, Address};
@@ -13,7 +14,7 @@ use crate::new_target;
 use crate::node;
 use crate::process::{self, NODE, RunDir};
 use crate::progress::Progress;
-use crate::start::Start;
+use crate::start::{METRICS_OPTION, Start, StartOptions};
 use crate::target_options::TargetOptions;
 use nacre_env::clock::Instant;
 use nacre_mgs::Mgs;
@@ -47,7 +48,7 @@ pub fn run(command: &TargetCommand) -> Result<i32> {
 fn add(args: &TargetAddArgs) -> Result<()> {
     let target_options = &args.ost.anywhere(args.kind.kind())?;
     if !args.mgs.is_empty() {
-        let place = Place { listen: args.listen.clone(), mgs: args.mgs.clone() };
+        let place = Place { listen: args.listen.clone(), mgs: args.mgs.clone(), metrics: None };
         return add_elsewhere(
             &args.dir,
             args.kind,
@@ -226,8 +227,9 @@ pub fn add_elsewhere(
 fn serve_elsewhere(adding: &Adding, target: TargetId, place: &Place, mut progress: Progress) -> Result<()> {
     let instance = adding.instance();
     instance::write_durably(&instance.target_dir(target), ADDRESS, place.text().as_bytes())?;
+    keep_metrics(instance, place.metrics.as_deref())?;
     keys::enrol_here(instance)?;
-    serve(instance, target, place.words(), &mut progress)?;
+    serve(instance, target, [place.words(), metrics_words(instance)?].concat(), &mut progress)?;
     drop(progress);
     println!("{target} has joined file system '{}'", instance.superblock.fsname);
     Ok(())
@@ -256,6 +258,8 @@ pub struct Place {
     pub listen: Vec<Address>,
     /// Addresses of the management server.
     pub mgs: Vec<Address>,
+    /// Address for the figures of the directory, or `none`, if it changes; stored with the directory.
+    pub metrics: Option<String>,
 }
 
 impl Place {
@@ -367,16 +371,46 @@ pub fn mgs_of(instance: &Instance) -> Result<Vec<Nid>> {
 }
 
 fn start(args: &TargetStartArgs) -> Result<()> {
-    start_in(&Instance::open_existing(&args.dir)?).map(drop)
+    start_in(&Instance::open_existing(&args.dir)?, args.metrics.as_deref()).map(drop)
 }
 
-/// Starts the targets of a directory whose management server is on another host. Returns the processes that it started,
-/// with their names.
+/// Stores the address for the figures of a directory without a management server, or `none`, if one is given.
+fn keep_metrics(instance: &Instance, metrics: Option<&str>) -> Result<()> {
+    let before = Start::load(&instance.dir)?.unwrap_or_default();
+    let start = StartOptions { metrics, ..StartOptions::default() }.applied_to(&before)?;
+    if start == before {
+        return Ok(());
+    }
+    if let Some(doubt) = start.metrics.as_ref().and_then(HttpAddress::doubt) {
+        eprintln!("nacre: {doubt}");
+    }
+    start.save(instance)?;
+    if !RunDir::new(instance.run_dir()).running().is_empty() {
+        eprintln!(
+            "nacre: --metrics applies from the next start: 'nacre down {0}', then 'nacre up {0}'",
+            instance.dir.display()
+        );
+    }
+    Ok(())
+}
+
+/// Returns the arguments of a process that starts in a directory without a management server, so that one of them serves
+/// the figures of all.
+fn metrics_words(instance: &Instance) -> Result<Vec<OsString>> {
+    let run = RunDir::new(instance.run_dir());
+    let is_served = run.running().iter().any(|name| run.has_option(name, METRICS_OPTION));
+    let start = Start::load(&instance.dir)?.unwrap_or_default();
+    Ok(if is_served { Vec::new() } else { start.metrics_words() })
+}
+
+/// Starts the targets of a directory whose management server is on another host, with another address for figures if one
+/// is given. Returns the processes that it started, with their names.
 ///
 /// # Errors
 /// If there are none, or one does not start.
-pub fn start_in(instance: &Instance) -> Result<Vec<(String, Child)>> {
+pub fn start_in(instance: &Instance, metrics: Option<&str>) -> Result<Vec<(String, Child)>> {
     let run = RunDir::new(instance.run_dir());
+    keep_metrics(instance, metrics)?;
     let mut progress = Progress::new(false);
     let mut known = false;
     let mut children = Vec::new();
@@ -387,7 +421,8 @@ pub fn start_in(instance: &Instance) -> Result<Vec<(String, Child)>> {
             println!("{target} is running already");
             continue;
         }
-        let child = serve(instance, target, place.words(), &mut progress)?;
+        let child =
+            serve(instance, target, [place.words(), metrics_words(instance)?].concat(), &mut progress)?;
         children.extend(child.map(|child| (target_name(target), child)));
         println!("{target} of file system '{}' is up", instance.superblock.fsname);
     }

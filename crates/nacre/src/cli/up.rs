@@ -133,6 +133,10 @@ fn up_outlying(args: &UpArgs, instance: &Instance) -> Result<i32> {
     let is_plain = args.mount.is_none()
         && args.listen.is_empty()
         && args.port.is_none()
+        && args.options.is_empty()
+        && args.security.is_none()
+        && !args.separate
+        && !args.one_process
         && args.shape == ShapeArgs::default();
     if !is_plain {
         return Err(Failure::usage(format!(
@@ -142,9 +146,9 @@ fn up_outlying(args: &UpArgs, instance: &Instance) -> Result<i32> {
             instance.superblock.fsname
         )));
     }
-    let run = RunDir::new(instance.run_dir());
+    let (run, metrics) = (RunDir::new(instance.run_dir()), args.metrics.as_deref());
     if !args.foreground {
-        return super::target::start_in(instance).map(|_| 0);
+        return super::target::start_in(instance, metrics).map(|_| 0);
     }
     if !run.running().is_empty() {
         return Err(Failure::new(format!(
@@ -153,7 +157,7 @@ fn up_outlying(args: &UpArgs, instance: &Instance) -> Result<i32> {
         )));
     }
     let signals = StopSignals::take()?;
-    let children = super::target::start_in(instance).inspect_err(|_| {
+    let children = super::target::start_in(instance, metrics).inspect_err(|_| {
         // The service manager would find them running at its next attempt. The failure of the start is the one to report.
         let _ = super::down::stop_all(&run, true, Duration::from_secs(10));
     })?;

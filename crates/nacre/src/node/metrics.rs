@@ -7,6 +7,7 @@ mod targets;
 use super::Node;
 use crate::failure::{Failure, Result};
 use crate::gather::Gathering;
+use crate::instance::Instance;
 use crate::logger;
 use crate::process::NODE;
 use nacre_monitor::http::Server;
@@ -76,11 +77,13 @@ impl Node {
         }
     }
 
-    /// Serves the figures: of the whole directory if the management server is here, otherwise of this process.
+    /// Serves the figures: of the whole directory if the management server is here or in another directory, otherwise of
+    /// this process.
     pub(super) fn serve_figures(self: &Arc<Node>, listener: TcpListener) -> Result<()> {
         let Some(address) = &self.plan.metrics else { return Ok(()) };
         let node = Arc::downgrade(self);
-        let serves_all = self.plan.targets.iter().any(|target| target.kind == TargetKind::Mgt);
+        let serves_all = self.plan.targets.iter().any(|target| target.kind == TargetKind::Mgt)
+            || self.plan.instance.as_ref().is_some_and(Instance::is_outlying);
         let separate = self.plan.instance.as_ref().filter(|_| serves_all && self.plan.name != NODE);
         let mut gathering = Gathering::new(self.plan.run.clone(), &self.plan.fsname, separate);
         let mut own_jobs = JobBook::new(crate::gather::JOBS_SHOWN);
