@@ -19,6 +19,7 @@ use crate::peers::{self, PeersArguments};
 use crate::programs::{self, ProgramsArguments};
 use crate::records::{self, RecordsArguments};
 use crate::report::{Against, Report};
+use crate::restart::{self, RestartArguments};
 use crate::slice::{self, SliceArguments};
 use crate::small::{self, SmallArguments};
 use crate::split::{self, SplitArguments};
@@ -63,6 +64,8 @@ pub enum Command {
     Backends(BackendsArguments),
     /// How long creates in a large directory wait while its names move to more MDTs
     DneSplit(SplitArguments),
+    /// How long programs wait when servers are killed and started again
+    Restart(RestartArguments),
     /// A stream next to writers of 4 KiB at random, on OSTs with simulated service times, together and apart
     Noisy(NoisyArguments),
     /// Random writes of 4 KiB on simulated disks and flash, with and without a cache of small writes and data on the MDT
@@ -235,6 +238,7 @@ fn run_inner(command: Command) -> Result<(), Error> {
         Command::DneScaling(arguments) => arguments.common.show(dne::measure(&arguments, &myself)),
         Command::Backends(arguments) => arguments.common.show(backends::measure(&arguments, &myself)),
         Command::DneSplit(arguments) => arguments.common.show(split::measure(&arguments)),
+        Command::Restart(arguments) => arguments.common.show(restart::measure(&arguments)),
         Command::Survey(arguments) => arguments.common.show(survey::measure(&arguments, &myself)),
         Command::Mdt(arguments) => arguments.common.show(mdt::measure(&arguments, &myself)),
         Command::Mdtest(arguments) => mdtest::run(&arguments, &myself),

@@ -252,14 +252,29 @@ impl Instance {
 
     /// Returns the ids of all its processes.
     pub(crate) fn processes(&self) -> Result<Vec<u32>, Error> {
+        let mut all: Vec<u32> = self.servers()?.into_iter().map(|(_, pid)| pid).collect();
+        all.extend(self.more.iter().map(|(_, child)| child.id()));
+        Ok(all)
+    }
+
+    /// Returns the id of the process with this name, such as `mdt0000`. Requires servers in processes of their own.
+    pub(crate) fn process(&self, name: &str) -> Result<u32, Error> {
+        let found = self.servers()?.into_iter().find(|(server, _)| server == name);
+        found.map(|(_, pid)| pid).ok_or_else(|| Error::Server {
+            what: "nacre status".to_owned(),
+            reason: format!("it names no process {name}"),
+        })
+    }
+
+    /// Returns names and ids of the processes of its directory.
+    fn servers(&self) -> Result<Vec<(String, u32)>, Error> {
         let text = self.call(&["status".as_ref(), "--json".as_ref(), self.data().as_os_str()])?;
         let status: Value = serde_json::from_str(&text)
             .map_err(|error| Error::Server { what: "nacre status".to_owned(), reason: error.to_string() })?;
-        let processes = status["processes"].as_array().into_iter().flatten();
-        let mut all: Vec<u32> =
-            processes.filter_map(|process| u32::try_from(process["pid"].as_u64()?).ok()).collect();
-        all.extend(self.more.iter().map(|(_, child)| child.id()));
-        Ok(all)
+        let server = |process: &Value| {
+            Some((process["name"].as_str()?.to_owned(), u32::try_from(process["pid"].as_u64()?).ok()?))
+        };
+        Ok(status["processes"].as_array().into_iter().flatten().filter_map(server).collect())
     }
 
     /// Returns the resident memory of all its processes together, in bytes.

@@ -25,6 +25,7 @@
 //! - [`mdt`]: the engine of an MDT without network and FUSE, its memory and opening times.
 //! - [`dne`]: names on several MDTs.
 //! - [`split`]: a directory whose names move to more MDTs.
+//! - [`restart`]: how long programs wait for servers that were killed.
 //! - [`backends`]: names and small files by back end of the targets.
 //! - [`noisy`]: a stream next to small random writes, on simulated disks.
 //! - [`small`]: random writes of 4 KiB by the location of the data.
@@ -67,6 +68,7 @@ mod place;
 mod programs;
 mod records;
 mod report;
+mod restart;
 mod sample;
 mod slice;
 mod small;

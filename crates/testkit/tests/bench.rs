@@ -268,6 +268,18 @@ fn a_directory_that_is_spread_is_measured_and_nothing_is_left() {
 }
 
 #[test]
+fn servers_are_killed_and_started_again_and_nothing_is_left() {
+    let cluster = Cluster::start(Shape::Embedded);
+    let scratch = cluster.run().make("restart");
+    let words = ["restart", "--dir", text(&scratch), "--runs", "1", "--seconds", "0.1", "--files", "300"];
+    let table = bench(&cluster, &words);
+    for row in ["| longest create or stat, MDT killed ", "| longest write and sync, all OSTs killed "] {
+        assert!(table.contains(row), "{row} in {table}");
+    }
+    assert_eq!(fs::read_dir(&scratch).expect("there").count(), 0);
+}
+
+#[test]
 fn the_engine_of_an_mdt_is_measured_alone_and_with_many_inodes() {
     let cluster = Cluster::start(Shape::Embedded);
     let scratch = cluster.run().make("mdt");
