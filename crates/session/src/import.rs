@@ -30,6 +30,9 @@ pub enum Recovery {
     Evicted,
 }
 
+/// Divisor of the growth of pauses.
+const GROWTH: u32 = 8;
+
 /// Growing pauses between connection attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
@@ -39,7 +42,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Creates pauses that start with `min` and double each time, up to `max`.
+    /// Creates pauses that start with `min` and grow by an eighth each time, up to `max`: a server that comes back is
+    /// noticed after about an eighth of its outage.
     pub fn new(min: Duration, max: Duration) -> Backoff {
         Backoff { min, max: max.max(min), next: min }
     }
@@ -47,7 +51,7 @@ impl Backoff {
     /// Returns the pause before the next attempt.
     pub fn next_pause(&mut self) -> Duration {
         let pause = self.next;
-        self.next = (pause * 2).min(self.max);
+        self.next = (pause + pause / GROWTH).min(self.max);
         pause
     }
 
@@ -321,10 +325,16 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_their_limit() {
+    fn pauses_grow_with_the_outage_up_to_their_limit() {
         let mut import = import();
-        let pauses: Vec<_> = (0..4).map(|_| import.on_failed().0.as_millis()).collect();
-        assert_eq!(pauses, [50, 100, 180, 180]);
+        let mut outage = Duration::ZERO;
+        let pauses: Vec<Duration> = (0..20).map(|_| import.on_failed().0).collect();
+        for pause in &pauses {
+            let expected = (Duration::from_millis(50) + outage / 8).min(Duration::from_millis(180));
+            assert!(pause.abs_diff(expected) < Duration::from_millis(1), "{pause:?} after {outage:?}");
+            outage += *pause;
+        }
+        assert_eq!(pauses.last(), Some(&Duration::from_millis(180)));
         import.on_connecting();
         import.on_connected(life(1, 1), false);
         assert_eq!(import.on_failed().0.as_millis(), 50);
