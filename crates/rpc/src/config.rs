@@ -18,7 +18,7 @@ pub struct ClientConfig {
     /// Time limit for the server's answer to a connect; the server may first have to revoke another client's
     /// locks or to end its recovery. Default 60 s.
     pub handshake_timeout: Duration,
-    /// First pause between attempts; it doubles. Default 50 ms.
+    /// First pause between attempts; each is an eighth longer. Default 50 ms.
     pub backoff_min: Duration,
     /// Longest pause between attempts. Default 2 s.
     pub backoff_max: Duration,

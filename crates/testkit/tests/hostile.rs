@@ -217,7 +217,10 @@ fn is_harmless(target: TargetId, body: &[u8]) -> bool {
             | OssRequest::DestroyOrphans { .. }
             | OssRequest::SetOwners { .. }
             | OssRequest::Evict { .. } => true,
-            request => request.object().is_some_and(|object| object.seq == of_files),
+            OssRequest::Write { object, .. }
+            | OssRequest::Truncate { object, .. }
+            | OssRequest::Fallocate { object, .. } => object.seq == of_files,
+            _ => false,
         }),
         TargetKind::Mgt => !MgsRequest::from_bytes(body).is_ok_and(|request| request.change().is_some()),
     }

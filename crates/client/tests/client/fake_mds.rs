@@ -76,7 +76,7 @@ pub struct FakeMds {
     pub at_update: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Called when the next open arrives, before it is applied; an error refuses the open.
     pub at_open: Mutex<Option<Refusal>>,
-    /// Is called before the next file lock is answered.
+    /// Called when the next file lock arrives, before it is applied; an error refuses it.
     pub at_lock: Mutex<Option<Refusal>>,
     /// Called when the next reply to an open is on its way.
     pub after_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
