@@ -7,7 +7,8 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -48,25 +49,41 @@ pub struct RestartArguments {
     pub common: Common,
 }
 
-/// Longest calls of both threads since this was last read, in microseconds.
-#[derive(Default)]
-struct Longest {
-    names: AtomicU64,
-    data: AtomicU64,
+/// A call of a program that has ended.
+struct Call {
+    start: Instant,
+    took: Duration,
 }
 
-impl Longest {
-    /// Does `work` and notes how long it took.
-    fn time<R>(longest: &AtomicU64, work: impl FnOnce() -> R) -> R {
-        let start = Instant::now();
-        let result = work();
-        longest.fetch_max(start.elapsed().as_micros() as u64, Ordering::Relaxed);
-        result
-    }
+/// Does `work` and reports it.
+fn timed<R>(calls: &Sender<Call>, work: impl FnOnce() -> R) -> R {
+    let start = Instant::now();
+    let result = work();
+    // The receiver outlives the threads.
+    let _ = calls.send(Call { start, took: start.elapsed() });
+    result
+}
 
-    /// Returns both in seconds, names first, and begins again.
-    fn take(&self) -> [f64; 2] {
-        [&self.names, &self.data].map(|longest| longest.swap(0, Ordering::Relaxed) as f64 / 1e6)
+/// Ended calls of one thread.
+struct Calls(Receiver<Call>);
+
+impl Calls {
+    /// Waits until a call has ended that began after `until`, and returns the longest one that ended since `from`, in
+    /// seconds.
+    fn longest_s(&self, from: Instant, until: Instant) -> Result<f64, Error> {
+        let mut longest = Duration::ZERO;
+        loop {
+            let call = self.0.recv().map_err(|_| Error::Server {
+                what: "work on the file system".to_owned(),
+                reason: "it has failed".to_owned(),
+            })?;
+            if call.start + call.took >= from {
+                longest = longest.max(call.took);
+            }
+            if call.start > until {
+                return Ok(longest.as_secs_f64());
+            }
+        }
     }
 }
 
@@ -99,15 +116,24 @@ pub fn measure(arguments: &RestartArguments) -> Result<Report, Error> {
         }
         create(&path)?;
     }
-    let (stop, longest) = (AtomicBool::new(false), Longest::default());
+    let (mount, stop) = (instance.process("mount")?, AtomicBool::new(false));
     let runs = std::thread::scope(|scope| {
-        let names = scope.spawn(|| use_names(arguments, &instance, &longest.names, &stop));
-        let data = scope.spawn(|| use_data(&instance, &longest.data, &stop));
-        let runs = (0..arguments.common.runs.max(1)).map(|_| run_once(arguments, &instance, &longest));
+        let ((names_sender, names_calls), (data_sender, data_calls)) = (channel(), channel());
+        let names = scope.spawn(|| use_names(arguments, &instance, names_sender, &stop));
+        let data = scope.spawn(|| use_data(&instance, data_sender, &stop));
+        let calls = [names_calls, data_calls].map(Calls);
+        let runs = (0..arguments.common.runs.max(1)).map(|_| run_once(arguments, &instance, &calls));
         let runs = runs.collect::<Result<Vec<Run>, Error>>();
         stop.store(true, Ordering::SeqCst);
-        for thread in [names, data] {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        if runs.is_err() {
+            // Calls may wait for a server that is not started again: they end with the mount.
+            kill(mount)?;
+        }
+        let ends = [names, data]
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        // The error of the thread says more than that its calls have ended.
+        if runs.is_err() {
+            ends.into_iter().collect::<Result<(), Error>>()?;
         }
         runs
     })?;
@@ -127,22 +153,22 @@ fn create(path: &Path) -> Result<(), Error> {
 fn use_names(
     arguments: &RestartArguments,
     instance: &Instance,
-    longest: &AtomicU64,
+    calls: Sender<Call>,
     stop: &AtomicBool,
 ) -> Result<(), Error> {
     let directory = instance.work_directory("names")?;
     let mut number = 0_u64;
     while !stop.load(Ordering::SeqCst) {
-        Longest::time(longest, || create(&directory.join(number.to_string())))?;
+        timed(&calls, || create(&directory.join(number.to_string())))?;
         // Files far apart, most of which were used long ago.
         let old = file(instance.mount(), number * 7919 % arguments.files.max(1));
-        Longest::time(longest, || std::fs::metadata(&old)).map_err(Error::io("stat", &old))?;
+        timed(&calls, || std::fs::metadata(&old)).map_err(Error::io("stat", &old))?;
         number += 1;
     }
     Ok(())
 }
 
-fn use_data(instance: &Instance, longest: &AtomicU64, stop: &AtomicBool) -> Result<(), Error> {
+fn use_data(instance: &Instance, calls: Sender<Call>, stop: &AtomicBool) -> Result<(), Error> {
     let path = instance.work_directory("data")?.join("file");
     let file = File::create(&path).map_err(Error::io("create", &path))?;
     let mut number = 0_u64;
@@ -150,27 +176,29 @@ fn use_data(instance: &Instance, longest: &AtomicU64, stop: &AtomicBool) -> Resu
         let offset = number % BLOCKS * BLOCK as u64;
         let block = [number as u8; BLOCK];
         let write = || file.write_all_at(&block, offset).and_then(|()| file.sync_data());
-        Longest::time(longest, write).map_err(Error::io("write", &path))?;
+        timed(&calls, write).map_err(Error::io("write", &path))?;
         number += 1;
     }
     Ok(())
 }
 
-fn run_once(arguments: &RestartArguments, instance: &Instance, longest: &Longest) -> Result<Run, Error> {
+fn run_once(arguments: &RestartArguments, instance: &Instance, calls: &[Calls; 2]) -> Result<Run, Error> {
     let calm = Duration::from_secs_f64(arguments.common.seconds.max(0.1));
+    let longest = |from: Instant, until: Instant| -> Result<[f64; 2], Error> {
+        let [names, data] = calls;
+        Ok([names.longest_s(from, until)?, data.longest_s(from, until)?])
+    };
     let restart = |names: &[String]| -> Result<([f64; 2], f64), Error> {
         let processes =
             names.iter().map(|name| instance.process(name)).collect::<Result<Vec<u32>, Error>>()?;
-        longest.take();
         let start = Instant::now();
         processes.into_iter().try_for_each(kill)?;
         instance.up()?;
         let up_s = start.elapsed().as_secs_f64();
-        std::thread::sleep(calm);
-        Ok((longest.take(), up_s))
+        Ok((longest(start, Instant::now() + calm)?, up_s))
     };
-    std::thread::sleep(calm);
-    let quiet = longest.take();
+    let begin = Instant::now();
+    let quiet = longest(begin, begin + calm)?;
     let ([mdt, _], mdt_up) = restart(&["mdt0000".to_owned()])?;
     let osts: Vec<String> = (0..arguments.osts).map(|ost| format!("ost{ost:04x}")).collect();
     let ([_, osts], osts_up) = restart(&osts)?;
