@@ -86,7 +86,7 @@ pub use kernel::KernelCaches;
 pub use lease::Lease;
 pub use locks::{LockCounts, Locks};
 pub use names::Created;
-pub use opens::OpenedFile;
+pub use opens::{Held, OpenedFile};
 pub use pages::ListedEntry;
 pub use placement::place::DirQos;
 pub use read_ahead::stats::{AheadStats, Counter};

@@ -31,6 +31,7 @@ use crate::write_back::WriteBack;
 use crate::write_back::table::Scope;
 use nacre_env::{JobGuard, enter_job};
 use nacre_layout::Layout;
+use nacre_lock::LockHandle;
 use nacre_rpc::MdsEndpoint;
 use nacre_types::{Attr, AttrFlags, FailureResult, Fid, OpenHandle, SizeSource, Status, StatusResult, perm};
 use nacre_wire::mds::{DataUpdate, MdsReply, MdsRequest, NewFile, OpenFlags};
@@ -46,6 +47,14 @@ pub struct OpenedFile {
     pub attr: Attr,
     /// True if this open created the file.
     pub created: bool,
+}
+
+/// A file that is open at its MDT without a program that has it open. It lasts until [`Opens::end_hold`].
+#[must_use]
+#[derive(Debug)]
+pub struct Held {
+    fid: Fid,
+    handle: OpenHandle,
 }
 
 /// An open whose request is in flight.
@@ -194,6 +203,28 @@ impl Opens {
                 Opening { opener: *caller, handle, flags, sync, lease, changes, lock, created: false, data };
             self.attach_open(attr, layout, opening)
         })
+    }
+
+    /// Opens a regular file at its MDT alone, without a right to its data: it exists from then on, though its names may
+    /// be removed.
+    ///
+    /// # Errors
+    /// `ENOENT` or `ESTALE` if it is gone.
+    pub fn hold(&self, caller: &Caller, fid: Fid) -> StatusResult<Held> {
+        self.requests.faults.edge_on("hold", fid, || {
+            let asking = self.ask_to_open(caller, fid, OpenFlags::empty());
+            let Asking { handle, asked: Asked { flags, .. }, .. } = asking;
+            let request = MdsRequest::Open { fid, handle, flags, lock: LockHandle(0) };
+            let opened = self.requests.call(caller, fid, &request);
+            opened.inspect_err(|failure| self.was_refused(&asking, failure.status()))?;
+            self.was_granted(&asking, fid)?;
+            Ok(Held { fid, handle })
+        })
+    }
+
+    /// Closes a file that was held.
+    pub fn end_hold(&self, held: Held) {
+        self.close_unused(held.fid, held.handle);
     }
 
     /// Creates a file and opens it, or opens the existing one unless `exclusive`. Counts as one lookup. With

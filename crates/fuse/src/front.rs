@@ -39,6 +39,7 @@ mod lock;
 mod lustre;
 mod names;
 pub mod open_mode;
+mod retries;
 pub mod stats;
 
 pub use open_mode::CacheMode;
@@ -281,6 +282,7 @@ impl Handler for Front {
         let _job = self.enter_job(caller, request);
         let outcome = self.dispatch(caller, request, reply);
         running.ended(&outcome);
+        self.names.retries.ended(request, &outcome);
         match outcome {
             Ok(()) => self.stats.count(request, reply, start),
             Err(status) => reply.error(status.errno()),

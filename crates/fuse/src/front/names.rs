@@ -9,6 +9,7 @@ use nacre_types::{Fid, FileKind, Status, StatusResult, perm};
 
 use super::attr::{attr_timeout, to_wire};
 use super::caches::{Caches, ROOT_NODE};
+use super::retries::Retries;
 use super::{done, gone};
 use crate::abi::Attr;
 use crate::notify::Notifier;
@@ -28,11 +29,13 @@ pub(super) struct Names {
     caches: OnceLock<Arc<Caches>>,
     /// Time for which names may be cached, if they may.
     timeout: OnceLock<Duration>,
+    pub(super) retries: Retries,
 }
 
 impl Names {
     pub(super) fn new(client: Arc<Client>, root: Option<Fid>) -> Names {
-        Names { client, root, caches: OnceLock::new(), timeout: OnceLock::new() }
+        let retries = Retries::new(client.clone());
+        Names { client, root, caches: OnceLock::new(), timeout: OnceLock::new(), retries }
     }
 
     /// Connects the kernel's caches.
@@ -115,7 +118,8 @@ impl Names {
             reply.entry(&self.entry(&self.client.inodes.lookup_self(at.parent)?));
             return Ok(());
         }
-        match self.client.names.lookup(caller, at.parent, at.name)? {
+        let find = || self.client.names.lookup(caller, at.parent, at.name);
+        match self.retries.lookup(caller, find)? {
             Ok(found) => reply.entry(&self.entry(&found)),
             Err(absent) => {
                 let timeout = self.timeout(absent.public && absent.keep);

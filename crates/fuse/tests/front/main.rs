@@ -4,6 +4,7 @@
 
 mod caching;
 mod files;
+mod gone;
 mod ioctls;
 mod locks;
 mod permissions;

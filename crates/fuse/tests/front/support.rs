@@ -99,11 +99,20 @@ impl Servers {
     }
 
     pub fn mount_with(&self, options: FrontOptions) -> Mount {
+        self.mount_through(options, |mdt| mdt)
+    }
+
+    /// Mounts with a client whose way to the MDT goes through what `wrap` returns.
+    pub fn mount_through(
+        &self,
+        options: FrontOptions,
+        wrap: impl FnOnce(Arc<dyn MdsEndpoint>) -> Arc<dyn MdsEndpoint>,
+    ) -> Mount {
         let number = self.mounts.fetch_add(1, Ordering::Relaxed);
         let uuid = ClientUuid([number + 1; 16]);
         let lease = Lease::new();
         let (mdt, _) = LoMds::connect(self.mds.clone(), uuid, lease.callbacks(0)).expect("connected");
-        let mdts: Vec<Arc<dyn MdsEndpoint>> = vec![Arc::new(mdt)];
+        let mdts = vec![wrap(Arc::new(mdt))];
         let events = lease.locks().events();
         let way = |(index, server): (&u16, &Arc<ObjectServer>)| {
             let way = LoOss::with_events(server.clone(), uuid, events.events(*index));
@@ -119,6 +128,14 @@ impl Servers {
         front.configure(&mut config);
         let session = Session::mount(config, Arc::new(front)).expect("mounted");
         Mount { dir, client, session }
+    }
+}
+
+impl Servers {
+    /// Returns how many files clients have open.
+    pub fn open_files(&self) -> usize {
+        let clients = 1..=self.mounts.load(Ordering::Relaxed);
+        clients.map(|number| self.mds.open_files(&ClientUuid([number; 16])).len()).sum()
     }
 }
 

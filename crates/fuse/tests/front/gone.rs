@@ -1,0 +1,75 @@
+//! Names whose files another mount replaces between the requests of one system call.
+
+use super::support::on_servers;
+use nacre_env::sync::Mutex;
+use nacre_fuse::front::FrontOptions;
+use nacre_rpc::MdsEndpoint;
+use nacre_types::{Cred, StatusResult};
+use nacre_wire::mds::{MdsAnswer, MdsRequest, OpenFlags};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Way to the MDT on which opens are late: the file is removed and another one has its name.
+struct Late {
+    mdt: Arc<dyn MdsEndpoint>,
+    /// Name on another mount, once it exists.
+    path: Arc<Mutex<Option<PathBuf>>>,
+    opens: Arc<AtomicU32>,
+    holds: Arc<AtomicU32>,
+}
+
+impl MdsEndpoint for Late {
+    fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        let path = self.path.lock().clone();
+        if let (MdsRequest::Open { flags, .. }, Some(path)) = (request, path) {
+            let is_hold = !flags.contains(OpenFlags::READ);
+            let before = if is_hold { &self.holds } else { &self.opens }.fetch_add(1, Ordering::Relaxed);
+            // The kernel opens twice; a file that is held is not removed.
+            if before < if is_hold { 3 } else { 2 } {
+                replace(&path);
+            }
+        }
+        self.mdt.call(cred, request)
+    }
+
+    fn post(&self, cred: &Cred, request: &MdsRequest<'_>) {
+        self.mdt.post(cred, request);
+    }
+
+    fn wait_for_posts(&self) -> StatusResult<()> {
+        self.mdt.wait_for_posts()
+    }
+
+    fn is_local(&self) -> bool {
+        self.mdt.is_local()
+    }
+}
+
+/// Removes a file at once, as a rename does after half a second.
+fn replace(path: &Path) {
+    fs::remove_file(path).expect("removed");
+    fs::write(path, "content").expect("written");
+}
+
+#[test]
+fn a_name_whose_file_is_replaced_before_every_open_can_be_opened() {
+    on_servers(1, |servers| {
+        let other = servers.mount();
+        let (path, opens, holds) = <(Arc<Mutex<Option<PathBuf>>>, Arc<AtomicU32>, Arc<AtomicU32>)>::default();
+        let late = |mdt| Late { mdt, path: path.clone(), opens: opens.clone(), holds: holds.clone() };
+        let mount = servers.mount_through(FrontOptions::default(), |mdt| Arc::new(late(mdt)));
+        fs::write(other.path("file"), "content").expect("written");
+        *path.lock() = Some(other.path("file"));
+        assert_eq!(fs::read_to_string(mount.path("file")).expect("the name exists throughout"), "content");
+        assert_eq!(opens.load(Ordering::Relaxed), 2, "no hold without need");
+        assert!(holds.load(Ordering::Relaxed) > 3);
+        // The kernel closes without waiting; the time limit of the test applies.
+        while servers.open_files() > 0 {
+            nacre_env::thread::yield_now();
+        }
+        assert_eq!(fs::read_to_string(mount.path("file")).expect("the name exists throughout"), "content");
+        assert_eq!(opens.load(Ordering::Relaxed), 3);
+    });
+}
