@@ -7,7 +7,8 @@ mod services;
 
 use nacre_rpc::tcp::TcpOss;
 use nacre_rpc::{
-    ClientCallbacks, ClientConfig, IoCall, OssEndpoint, OssEvents, Recovery, ServerConfig, Tunable, run_all,
+    ClientCallbacks, ClientConfig, IoCall, LinkState, OssEndpoint, OssEvents, Recovery, ServerConfig,
+    Tunable, run_all,
 };
 use nacre_types::{Status, StatusResult};
 use nacre_wire::lock::LockRequest;
@@ -15,7 +16,7 @@ use nacre_wire::mds::LeaseGrant;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use proxy::Proxy;
 use services::*;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -106,6 +107,30 @@ fn a_client_that_was_disconnected_is_not_known_and_calls_nobody() {
     drop(oss);
     assert_eq!(server.object_client_count(), 0);
     assert_eq!(services.oss.connects.load(Ordering::SeqCst), 1);
+}
+
+/// The target kept its locks for an hour.
+#[test]
+fn a_client_that_leaves_while_it_just_connects_again_says_goodbye_all_the_same() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let proxy = Proxy::start(server.addrs()[0]);
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let oss = client(proxy.addr, &Arc::default());
+    assert_eq!(call(&oss, &locks()), Ok(OssReply::Done));
+    proxy.lead_to(silent.local_addr().expect("bound"));
+    proxy.cut_all();
+    nacre_env::thread::scope(|scope| {
+        let waiting = scope.spawn(|| call(&oss, &OssRequest::Ping));
+        let state = || oss.import().expect("another host").state;
+        eventually("it connects again", || state() == LinkState::Connecting);
+        let leaving = scope.spawn(|| oss.disconnect(Duration::from_secs(30)));
+        eventually("the request is given up", || waiting.is_finished() || leaving.is_finished());
+        proxy.lead_to(server.addrs()[0]);
+        // Connections to it end, also one that is just being made.
+        drop(silent);
+    });
+    assert_eq!(services.oss.disconnects.load(Ordering::SeqCst), 1);
 }
 
 #[test]

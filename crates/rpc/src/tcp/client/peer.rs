@@ -404,8 +404,8 @@ impl Peer {
         self.sweep_connections();
         match self.link.lock().state() {
             ImportState::Full | ImportState::Recovering => true,
-            ImportState::Disconnected => has_state,
-            ImportState::New | ImportState::Connecting | ImportState::Evicted => false,
+            ImportState::Disconnected | ImportState::Connecting => has_state,
+            ImportState::New | ImportState::Evicted => false,
         }
     }
 
