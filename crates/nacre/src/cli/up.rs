@@ -156,7 +156,7 @@ fn up_outlying(args: &UpArgs, instance: &Instance) -> Result<i32> {
             instance.dir.display()
         )));
     }
-    let signals = StopSignals::take()?;
+    let signals = take_signals()?;
     let children = super::target::start_in(instance, metrics).inspect_err(|_| {
         // The service manager would find them running at its next attempt. The failure of the start is the one to report.
         let _ = super::down::stop_all(&run, true, Duration::from_secs(10));
@@ -201,7 +201,7 @@ impl Up<'_> {
                 false => Err(Failure::told(served.code)),
             };
         }
-        let signals = self.args.foreground.then(StopSignals::take).transpose()?;
+        let signals = self.args.foreground.then(take_signals).transpose()?;
         launch.background(doors, started, progress)?;
         self.keep()?;
         if let Some(signals) = signals {
@@ -283,9 +283,16 @@ impl Up<'_> {
     }
 }
 
+/// Takes the signals of a start of several processes: one that arrives during the start stops them after it, as they would
+/// outlive this process otherwise.
+fn take_signals() -> Result<StopSignals> {
+    let signals = StopSignals::take()?;
+    signals.set_ready();
+    Ok(signals)
+}
+
 /// Stays in the foreground with processes that run, until a signal arrives or one of them ends.
 fn watched(run: &RunDir, signals: StopSignals, children: Vec<(String, Child)>, headline: &str) -> i32 {
-    signals.set_ready();
     crate::logger::to_stderr(log::LevelFilter::Info);
     log::info!("{headline}");
     service::ready(headline);
