@@ -462,7 +462,7 @@ fn files_that_are_devices_share_what_is_available() {
 
 #[test]
 fn each_ost_has_its_back_end_and_keeps_it() {
-    let Some(mut cluster) = start(Shape::Embedded, "blk3", &[BACKEND, "file"]) else { return };
+    let Some(mut cluster) = start(Shape::Embedded, "blk10", &[BACKEND, "file"]) else { return };
     let directory = cluster.directory("files");
     let files = write_files(&directory);
     assert!(data_of(&cluster, 0).exists() && cluster.data().join("ost0001/objects").exists());

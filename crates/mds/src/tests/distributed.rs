@@ -304,6 +304,13 @@ impl World {
         Image { index, synced, dir: copy_of(self.dirs[usize::from(index)].path()) }
     }
 
+    /// Syncs an MDT, so that no sync is under way, and returns its disk state.
+    fn synced_image(&self, index: u16) -> Image {
+        let mds = self.net.get(index).expect("alive");
+        mds.leaves.store.sync(mds.leaves.store.last_transno()).expect("synced");
+        self.image(index)
+    }
+
     /// Simulates a power loss of an MDT's host. Does nothing if anything was synced since the image was
     /// taken.
     fn lose_power(&mut self, image: Image) -> bool {

@@ -84,7 +84,7 @@ fn a_record_that_was_lost_with_the_power_is_written_again() {
     world.make(Fid::ROOT, "before", there, true).expect("made");
     world.recover();
     assert_eq!(changes(&world, 0).len(), 1);
-    let old = world.image(0);
+    let old = world.synced_image(0);
     let after = world.fid(1);
     world.make(Fid::ROOT, "after", after, true).expect("made");
     assert!(world.lose_power(old), "something was synced");

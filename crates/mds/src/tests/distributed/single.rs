@@ -36,7 +36,7 @@ fn a_part_that_was_lost_with_the_power_is_done_again() {
         world.make(there, "other", other, false).expect("made");
         world.make(there, "third", third, false).expect("made");
         world.recover();
-        let old = world.image(lost);
+        let old = world.synced_image(lost);
 
         world.run(0, &rename((here, "file"), (there, "moved"))).expect("moved");
         world.run(1, &rename((there, "other"), (here, "came"))).expect("moved");
@@ -83,7 +83,7 @@ fn what_a_transaction_depends_on_is_durable_before_it_as_far_as_that_is_new() {
 fn an_answer_that_was_lost_with_the_power_is_known_again() {
     let mut world = World::new(2, 3);
     world.recover();
-    let old = world.image(0);
+    let old = world.synced_image(0);
     let (client, cred) = (export(1, Nid::Lo).0, Cred::system());
     let make = |name: &str, fid: Fid, slot: ReplySlot| {
         let (name, new) = (name.as_bytes(), NewFile::Directory);
@@ -404,7 +404,7 @@ fn what_others_have_decided_is_done_while_clients_of_the_last_run_are_awaited() 
     mds.connect(&export(9, tcp_nid()).0).expect("let in");
     mds.leaves.records.sync_all().expect("synced");
     drop(mds);
-    let old = world.image(1);
+    let old = world.synced_image(1);
     let file = world.fid(0);
     world.make(Fid::ROOT, "file", file, false).expect("made");
     world.run(0, &rename((Fid::ROOT, "file"), (there, "moved"))).expect("moved");
@@ -451,7 +451,7 @@ fn a_file_whose_last_name_goes_before_its_opener_is_back_stays_for_it() {
     open(&mds, OpenFlags::READ).expect("opened");
     mds.leaves.records.sync_all().expect("synced");
     drop(mds);
-    let old = world.image(1);
+    let old = world.synced_image(1);
     world.run(0, &rename((Fid::ROOT, "file"), (there, "victim"))).expect("moved");
     assert!(world.lose_power(old), "something was synced");
     world.start(1);
