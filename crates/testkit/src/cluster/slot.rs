@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
@@ -20,10 +20,11 @@ thread_local! {
     static HELD: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Returns the directory with the lock files by which test programs of this user share the machine.
+/// Returns the directory with the lock files by which test programs of this user share the machine: the same one for
+/// all runs, though each has a `/tmp` of its own.
 pub(super) fn directory() -> PathBuf {
     let user = rustix::process::getuid().as_raw();
-    let directory = std::env::temp_dir().join(format!("nacre-test-slots-{user}"));
+    let directory = Path::new("/var/tmp").join(format!("nacre-test-slots-{user}"));
     let made = DirBuilder::new().mode(0o700).recursive(true).create(&directory);
     made.unwrap_or_else(|error| panic!("create {}: {error}", directory.display()));
     directory
