@@ -1,5 +1,7 @@
 //! The history of a run: calls of clients with their answers, in the order of their beginnings and ends.
 
+use crate::operation::Region;
+use nacre_client::LockMode;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_types::{Fid, Status};
@@ -27,6 +29,7 @@ pub(crate) enum Call {
     },
     Close {
         fid: Fid,
+        handle: u64,
     },
     Write {
         fid: Fid,
@@ -88,6 +91,12 @@ pub(crate) enum Call {
     },
     FsyncDir {
         fid: Fid,
+    },
+    Lock {
+        fid: Fid,
+        handle: u64,
+        region: Region,
+        mode: LockMode,
     },
 }
 

@@ -5,10 +5,12 @@
 
 mod apply;
 pub(crate) mod content;
+mod locks;
 mod names;
 
 use crate::history::{Event, Incident, Reply};
 use content::Content;
+use locks::Locks;
 use nacre_types::{Fid, Status};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -76,6 +78,10 @@ impl Rules {
                 | Call::FsyncDir { .. }
         );
         match status {
+            // The MDT has dropped the client, and its locks.
+            Status::EIO if matches!(event.call, Call::Lock { .. }) && (self.evictions || self.mdt_power) => {
+                Excuse::Partial
+            }
             Status::EIO if is_of_data && self.loses_data() => Excuse::Partial,
             // A request of an MDT to another one that is down has a deadline.
             Status::ETIMEDOUT if self.downtime => Excuse::NoEffect,
@@ -115,6 +121,7 @@ pub(crate) struct Inode {
     pub(crate) parent: Fid,
     pub(crate) content: Content,
     pub(crate) xattrs: BTreeMap<u8, u8>,
+    pub(crate) locks: Locks,
     /// Opens by all clients.
     pub(crate) opens: u32,
     /// Time of its last change, apart from its data and names in it.
@@ -169,6 +176,7 @@ impl Inode {
             parent,
             content: Content::default(),
             xattrs: BTreeMap::new(),
+            locks: Locks::default(),
             opens: 0,
             changed,
             is_unsure: false,
@@ -204,14 +212,17 @@ impl Model {
             // Clients replay what is lost.
             Incident::OstPower(_) if !self.rules.ost_power => {}
             Incident::MdtPower(_) if !self.rules.mdt_power => {}
-            Incident::OstPower(_) | Incident::Eviction | Incident::Death => {
-                self.change_all(|_, inode| inode.content.lose_all())
-            }
+            Incident::OstPower(_) => self.change_all(|_, inode| inode.content.lose_all()),
+            Incident::Eviction | Incident::Death => self.change_all(|_, inode| {
+                inode.content.lose_all();
+                inode.locks.lose();
+            }),
             Incident::MdtPower(_) => {
                 self.cut.get_or_insert(time);
                 self.change_all(|fid, inode| {
                     inode.content.lose_all();
                     inode.content.loosen();
+                    inode.locks.lose();
                     inode.is_unsure |= inode.changed + DURABLE_AFTER > time && fid != Fid::ROOT;
                     inode.entries.values_mut().for_each(|entry| entry.lose(time));
                     inode.is_recounted |= inode.entries.values().any(|entry| entry.is_open);

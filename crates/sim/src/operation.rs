@@ -1,6 +1,7 @@
 //! Operations of programs, decided before a run.
 
 use fastrand::Rng;
+use nacre_client::LockMode;
 use std::fmt;
 
 /// Number of different names.
@@ -11,6 +12,8 @@ const DEPTH_MAX: usize = 3;
 pub(crate) const SLOTS: u8 = 3;
 /// Different extended attributes.
 const ATTRIBUTES: u8 = 2;
+/// Parts of a file that are locked.
+const PARTS: u8 = 3;
 
 /// A path from the root: numbers of names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -52,6 +55,15 @@ pub enum Place {
     Striped,
 }
 
+/// What a file lock covers, and what holds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Region {
+    /// The whole file, for the open file (`flock`).
+    File,
+    /// A part of the file and those that follow up to another one, for the program (`fcntl`).
+    Parts(u8, u8),
+}
+
 /// An operation of a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the names are those of the system calls and their arguments")]
@@ -74,6 +86,7 @@ pub enum Operation {
     Fsync { slot: u8 },
     FsyncDir { path: Path },
     Sleep { ms: u32 },
+    Lock { slot: u8, region: Region, mode: LockMode, wait: bool },
 }
 
 /// Returns an offset near one of the places where something changes: the end of what a client holds back, of
@@ -171,5 +184,16 @@ impl Operation {
             16 => Operation::FsyncDir { path: Path::directory(random) },
             _ => Operation::Sleep { ms: [1, 50, 300, 1500][random.usize(..4)] },
         }
+    }
+
+    /// Returns an operation on a file lock.
+    pub(crate) fn random_lock(random: &mut Rng) -> Operation {
+        let first = random.u8(..PARTS);
+        let region = match random.u8(..3) {
+            0 => Region::File,
+            _ => Region::Parts(first, random.u8(first..PARTS)),
+        };
+        let mode = [LockMode::Read, LockMode::Write, LockMode::Write, LockMode::Unlock][random.usize(..4)];
+        Operation::Lock { slot: random.u8(..SLOTS), region, mode, wait: random.bool() }
     }
 }

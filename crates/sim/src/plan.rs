@@ -45,6 +45,21 @@ impl Default for Sizes {
     }
 }
 
+/// Adds operations on file locks to the programs of some seeds. The random numbers are others than those of the rest of
+/// the plan, which stays as it would be without locks.
+fn add_locks(programs: &mut [Vec<Operation>], seed: u64) {
+    let mut random = Rng::with_seed(!seed);
+    if random.u8(..3) > 0 {
+        return;
+    }
+    for program in programs {
+        for _ in 0..program.len() / 4 {
+            let at = random.usize(..=program.len());
+            program.insert(at, Operation::random_lock(&mut random));
+        }
+    }
+}
+
 impl Plan {
     /// Returns the plan of a seed.
     pub fn of_seed(seed: u64, sizes: Sizes) -> Plan {
@@ -55,7 +70,8 @@ impl Plan {
             let operation = |_| Operation::random(random, shape.mdts, profile);
             (0..sizes.operations).map(operation).collect()
         };
-        let programs = (0..shape.clients).map(|_| program(&mut random)).collect();
+        let mut programs: Vec<Vec<Operation>> = (0..shape.clients).map(|_| program(&mut random)).collect();
+        add_locks(&mut programs, seed);
         let jitter = Duration::from_micros([0, 0, 50, 2000][random.usize(..4)]);
         let span = Duration::from_millis([20, 300, 5000][random.usize(..3)]);
         let power = sizes.power && random.bool();

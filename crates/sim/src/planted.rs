@@ -37,6 +37,10 @@ pub enum Bug {
     AnswersForgotten,
     /// An MDT answers the replay of lost changes, and executes none.
     ReplayForgotten,
+    /// An MDT grants every file lock.
+    FileLocksForAll,
+    /// An MDT answers the replay of file locks, and enters none.
+    FileLocksForgotten,
     /// An MDT ignores the size that a close reports.
     CloseIgnoresSize,
     /// An MDT counts one more name of files with several.
@@ -76,7 +80,7 @@ pub enum Bug {
 }
 
 /// All bugs but [`Bug::RenameInTwoSteps`], for which a power cut has to come between two changes.
-pub const BUGS: [Bug; 25] = [
+pub const BUGS: [Bug; 27] = [
     Bug::CreateIgnoresExclusive,
     Bug::UnlinkOnlyAnswers,
     Bug::RenameOnlyAnswers,
@@ -85,6 +89,8 @@ pub const BUGS: [Bug; 25] = [
     Bug::CommitSkipped,
     Bug::AnswersForgotten,
     Bug::ReplayForgotten,
+    Bug::FileLocksForAll,
+    Bug::FileLocksForgotten,
     Bug::CloseIgnoresSize,
     Bug::LinksMiscounted,
     Bug::LeaseForAll,
@@ -110,7 +116,7 @@ impl Bug {
         match self {
             Bug::CommitSkipped | Bug::ReplayForgotten => Needs::MdtPower,
             Bug::SyncSkipped | Bug::DataReplayForgotten | Bug::FileSyncForgotten => Needs::OstPower,
-            Bug::AnswersForgotten | Bug::ReconnectIgnored => Needs::MdtKills,
+            Bug::AnswersForgotten | Bug::FileLocksForgotten | Bug::ReconnectIgnored => Needs::MdtKills,
             _ => Needs::Nothing,
         }
     }

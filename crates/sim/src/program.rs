@@ -4,8 +4,11 @@
 use crate::history::{Call, History, Reply};
 use crate::invariants::sizes;
 use crate::mount::root;
-use crate::operation::{Operation, Path, Place, SLOTS, name};
-use nacre_client::{Client, Created, NewFile, OpenFlags, Reader, RenameFlags, WriteOptions, XattrFlags};
+use crate::operation::{Operation, Path, Place, Region, SLOTS, name};
+use nacre_client::{
+    Client, Created, FileLock, LockFamily, LockMode, LockOwner, NewFile, OpenFlags, Reader, RenameFlags,
+    WriteOptions, XattrFlags,
+};
 use nacre_layout::DirDefault;
 use nacre_types::{Fid, SetAttr, SetAttrValid, Status};
 use std::collections::BTreeMap;
@@ -16,6 +19,9 @@ use std::time::Duration;
 const PAGE_BYTES: u32 = 4096;
 /// Entries of a directory at most; a listing that does not end would never return.
 const ENTRIES_MAX: usize = 1000;
+
+/// Bytes of a part of a file that is locked.
+const PART_BYTES: u64 = 4096;
 
 type Result<T> = std::result::Result<T, Status>;
 
@@ -28,6 +34,8 @@ pub(crate) struct Program {
     slots: [Option<(Fid, u64)>; SLOTS as usize],
     /// Number of writes so far.
     writes: u8,
+    /// File locks that it has set and not released: inode, handle and region.
+    locked: Vec<(Fid, u64, Region)>,
 }
 
 fn file(attr: &nacre_types::Attr) -> Reply {
@@ -40,6 +48,11 @@ pub(crate) fn byte_of_write(program: usize, write: u8) -> u8 {
     (write.wrapping_mul(7).wrapping_add(program as u8 * 83)) | 1
 }
 
+/// Returns the first and the last byte of parts of a file.
+fn bytes_of(first: u8, last: u8) -> (u64, u64) {
+    (u64::from(first) * PART_BYTES, u64::from(last) * PART_BYTES + PART_BYTES - 1)
+}
+
 /// Returns the name of an extended attribute.
 pub(crate) fn xattr(number: u8) -> Vec<u8> {
     format!("user.{number}").into_bytes()
@@ -47,7 +60,7 @@ pub(crate) fn xattr(number: u8) -> Vec<u8> {
 
 impl Program {
     pub(crate) fn new(number: usize, client: Arc<Client>, history: Arc<History>) -> Program {
-        Program { number, client, history, slots: [None; SLOTS as usize], writes: 0 }
+        Program { number, client, history, slots: [None; SLOTS as usize], writes: 0, locked: Vec::new() }
     }
 
     fn call(&self, call: Call, run: impl FnOnce(&Client) -> Result<Reply>) -> Result<Reply> {
@@ -130,6 +143,7 @@ impl Program {
                 nacre_env::thread::sleep(Duration::from_millis((*ms).into()));
                 Ok(())
             }
+            Operation::Lock { slot, region, mode, wait } => self.lock(*slot, *region, *mode, *wait),
         };
     }
 
@@ -189,16 +203,68 @@ impl Program {
 
     fn close(&mut self, slot: u8) -> Result<()> {
         let (fid, handle) = self.slots[usize::from(slot % SLOTS)].take().ok_or(Status::EBADF)?;
+        self.locked.retain(|(locked, through, region)| match region {
+            Region::File => *through != handle,
+            Region::Parts(..) => *locked != fid,
+        });
         self.close_handle(fid, handle)
     }
 
-    /// Closes an open file, as close(2) does: flush, then release.
+    /// Closes an open file, as close(2) does: flush, then release, each with the locks that end with it.
     pub(crate) fn close_handle(&self, fid: Fid, handle: u64) -> Result<()> {
-        let reply = self.call(Call::Close { fid }, |client| {
+        let unlock = |client: &Client, family, owner| {
+            let (mode, pid) = (LockMode::Unlock, std::process::id());
+            let lock = FileLock { family, owner, mode, start: 0, last: u64::MAX, pid };
+            client.opens.set_lock(&root(), handle, lock, false)
+        };
+        let reply = self.call(Call::Close { fid, handle }, |client| {
             let flushed = client.data.flush(handle);
+            let unlocked = match client.opens.may_hold_range_locks(handle) {
+                true => unlock(client, LockFamily::Range, self.owner())
+                    .and_then(|()| client.opens.forget_locker(handle, self.owner())),
+                false => Ok(()),
+            };
+            let all = client.opens.unlock_with_open(handle, |family, owner| unlock(client, family, owner));
             client.opens.release(handle)?;
-            flushed.map(|()| Reply::Done)
+            flushed.and(unlocked).and(all).map(|()| Reply::Done)
         });
+        reply.map(drop)
+    }
+
+    /// Returns the owner of locks on parts of files: the program.
+    fn owner(&self) -> LockOwner {
+        LockOwner(self.number as u64 + 1)
+    }
+
+    fn lock(&mut self, slot: u8, region: Region, mode: LockMode, wait: bool) -> Result<()> {
+        let (fid, handle) = self.slot(slot)?;
+        let (family, owner, (start, last)) = match region {
+            Region::File => (LockFamily::File, LockOwner(handle << 8), (0, u64::MAX)),
+            Region::Parts(first, last) => (LockFamily::Range, self.owner(), bytes_of(first, last)),
+        };
+        // A program that holds none can wait: it is in no deadlock.
+        let wait = wait && self.locked.is_empty();
+        let lock = FileLock { family, owner, mode, start, last, pid: std::process::id() };
+        let reply = self.call(Call::Lock { fid, handle, region, mode }, |client| {
+            if mode != LockMode::Unlock {
+                client.opens.note_locker(handle, family, owner)?;
+            }
+            client.opens.set_lock(&root(), handle, lock, wait).map(|()| Reply::Done)
+        });
+        if mode != LockMode::Unlock {
+            // After another failure it may have been set.
+            if reply != Err(Status::EAGAIN) {
+                self.locked.push((fid, handle, region));
+            }
+        } else if reply.is_ok() {
+            self.locked.retain(|(locked, through, held)| match (held, region) {
+                (Region::File, Region::File) => *through != handle,
+                (Region::Parts(first, end), Region::Parts(from, to)) => {
+                    *locked != fid || *first < from || *end > to
+                }
+                _ => true,
+            });
+        }
         reply.map(drop)
     }
 

@@ -1,5 +1,6 @@
 //! The calls, one by one.
 
+use super::locks::Holder;
 use super::{Excuse, Model, Rules, Verdict, fails, is_done, wrong};
 use crate::history::{Call, Event, Reply};
 use nacre_types::{Fid, Status};
@@ -40,7 +41,8 @@ impl Model {
             Call::SetXattr { fid, .. } | Call::GetXattr { fid, .. } => self.xattr(event, *fid),
             Call::FsyncDir { fid } => self.sync_directory(event, *fid),
             Call::OpenFid { fid, truncate } => self.open_fid(event, *fid, *truncate),
-            Call::Close { fid }
+            Call::Lock { fid, handle, .. } => self.lock(event, *fid, *handle),
+            Call::Close { fid, .. }
             | Call::Write { fid, .. }
             | Call::Append { fid, .. }
             | Call::Read { fid, .. }
@@ -55,7 +57,8 @@ impl Model {
         | Call::Append { fid, .. }
         | Call::Truncate { fid, .. }
         | Call::OpenFid { fid, truncate: true }
-        | Call::Close { fid }) = event.call
+        | Call::Lock { fid, .. }
+        | Call::Close { fid, .. }) = event.call
         else {
             return Ok(());
         };
@@ -67,10 +70,15 @@ impl Model {
             Call::Append { len, byte, .. } => inode.content.maybe(|content| content.append(len.into(), byte)),
             Call::Truncate { size, .. } => inode.content.maybe(|content| content.resize(size)),
             Call::OpenFid { .. } => inode.content.maybe(|content| content.resize(0)),
-            _ => {
+            Call::Lock { handle, region, mode, .. } => {
+                inode.locks.set_perhaps(Holder { worker: event.worker, handle }, region, mode);
+            }
+            Call::Close { handle, .. } => {
                 inode.opens = inode.opens.saturating_sub(1);
                 inode.content.lose();
+                inode.locks.close_perhaps(Holder { worker: event.worker, handle });
             }
+            _ => {}
         }
         Ok(())
     }
@@ -86,6 +94,14 @@ impl Model {
             inode.content.resize(0);
         }
         Ok(())
+    }
+
+    fn lock(&mut self, event: &Event, fid: Fid, handle: u64) -> Verdict {
+        let Some(inode) = self.inode_mut(fid) else { return wrong("a known inode") };
+        let Call::Lock { region, mode, .. } = event.call else { return wrong("a lock") };
+        let holder = Holder { worker: event.worker, handle };
+        let result = event.result.as_ref().map(drop).map_err(|status| *status);
+        inode.locks.apply(holder, region, mode, result)
     }
 
     /// Applies calls on open files, and truncation.
@@ -122,10 +138,12 @@ impl Model {
                 self.sync_names_to(fid, event.worker);
                 Ok(())
             }
-            _ => {
+            Call::Close { handle, .. } => {
                 inode.opens = inode.opens.saturating_sub(1);
+                inode.locks.close(Holder { worker: event.worker, handle: *handle });
                 is_done(event)
             }
+            _ => wrong("a call on data"),
         }
     }
 

@@ -126,6 +126,10 @@ impl MdsService for PlantedMds {
             (Bug::ReplayForgotten, MdsRequest::Replay { changes }) => {
                 Ok(MdsReply::Outcomes(vec![None; changes.len()]).into())
             }
+            (Bug::FileLocksForAll, MdsRequest::LockFile { .. }) => Ok(MdsReply::Done.into()),
+            (Bug::FileLocksForgotten, MdsRequest::ReplayFileLocks { .. }) => {
+                Ok(MdsReply::RefusedLocks(Vec::new()).into())
+            }
             (Bug::CloseIgnoresSize, MdsRequest::Close { fid, handle, written, .. }) => {
                 run(&MdsRequest::Close { fid, handle, update: DataUpdate::default(), written })
             }
