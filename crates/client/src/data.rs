@@ -191,6 +191,23 @@ impl Data {
         open.check_error_at_close()
     }
 
+    /// Makes durable what this client has changed and servers may lose with their hosts: after an unmount no client
+    /// could replay it. To be called after [`WriteBack::write_back_all`].
+    ///
+    /// # Errors
+    /// The first failure, after all servers were tried.
+    pub fn sync_own(&self) -> StatusResult<()> {
+        self.requests.faults.edge("sync for the unmount", || {
+            let outcome = self.requests.keepers.sync_all().map_err(Failure::from);
+            let outcome = outcome.and(self.requests.commit_elsewhere());
+            (0..self.requests.mdts.len() as u16).fold(outcome, |outcome, index| {
+                let place = Fid::new(Fid::first_sequence_of_mdt(index), 1, 0);
+                let last = self.requests.mdt(place)?.last_transno.load(Ordering::Relaxed);
+                outcome.and(self.requests.commit(place, TransNo(last)))
+            })
+        })
+    }
+
     /// Makes the whole file system durable: all OSTs, then all MDTs.
     ///
     /// # Errors

@@ -194,6 +194,28 @@ fn slot_of(writer: usize, number: usize) -> u64 {
     ((number * 2 + writer - CLIENT) * RECORD) as u64
 }
 
+/// No client is there that could replay it.
+#[test]
+fn what_a_mount_has_written_survives_a_power_cut_after_its_end_without_sync() {
+    let Some(site) = Site::new(1) else { return };
+    let len = |number: u64| 1 + number as usize * 30_000;
+    let path = |number: u64| site.at(&format!("d/{number}"));
+    fs::create_dir(site.at("d")).expect("made");
+    for number in 0..20 {
+        fs::write(path(number), content(number, len(number))).expect("written");
+    }
+    let (mount, source) = (site.mount_point(CLIENT), format!("{}:/nacre", site.hosts.address(SERVERS)));
+    site.nacre(CLIENT, &["umount", text(&mount)]);
+    site.cut();
+    site.nacre(CLIENT, &["mount", &source, text(&mount)]);
+    for number in 0..20 {
+        let found = fs::read(path(number)).unwrap_or_else(|error| panic!("{number} is lost: {error}"));
+        assert!(found == content(number, len(number)), "{number}");
+    }
+    let check = site.stop();
+    assert!(check.contains("no damage"), "{check}");
+}
+
 #[test]
 fn programs_on_several_hosts_go_on_over_a_power_cut_of_all_servers() {
     let Some(site) = Site::new(2) else { return };

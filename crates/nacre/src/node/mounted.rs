@@ -34,6 +34,8 @@ const GOODBYE_LIMIT: Duration = Duration::from_secs(5);
 const OST_GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 /// Timeout for written data to reach unresponsive servers at the end of the mount.
 const WRITE_OUT_LIMIT: Duration = Duration::from_secs(20);
+/// Timeout for servers to make the last changes durable.
+const SYNC_LIMIT: Duration = Duration::from_secs(5);
 /// Timeout for the return of grants, which servers would otherwise drop later.
 const RETURN_LIMIT: Duration = Duration::from_millis(500);
 /// Longest time to retry an unmount while the process itself or the kernel still holds a short reference to
@@ -297,13 +299,16 @@ impl Mounted {
     }
 }
 
-/// Writes back the client's data, except for servers that stay unreachable.
+/// Writes back the client's data and has it made durable, except for servers that stay unreachable.
 fn write_out(client: &Arc<Client>) {
     let (done, wait) = nacre_env::sync::mpsc::channel::<()>();
     let writer = client.clone();
     let spawned = nacre_env::thread::Builder::new().name("write-out".into()).spawn(move || {
         writer.write_back.write_back_all();
         // The receiver waits no longer than the limits below.
+        let _ = done.send(());
+        // A failure is logged.
+        let _ = writer.data.sync_own();
         let _ = done.send(());
         writer.write_back.return_grants(true);
         drop(done);
@@ -317,9 +322,16 @@ fn write_out(client: &Arc<Client>) {
                 );
                 return;
             }
+            if wait.recv_timeout(SYNC_LIMIT) == Err(RecvTimeoutError::Timeout) {
+                log::warn!("servers did not make the last changes durable within {SYNC_LIMIT:?}");
+                return;
+            }
             let _ = wait.recv_timeout(RETURN_LIMIT);
         }
-        Err(_) => client.write_back.write_back_all(),
+        Err(_) => {
+            client.write_back.write_back_all();
+            let _ = client.data.sync_own();
+        }
     }
 }
 
