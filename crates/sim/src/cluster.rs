@@ -32,9 +32,9 @@ pub struct Shape {
     pub clients: u8,
 }
 
-fn network_of(targets: &[Target], clients: &[Host]) -> Arc<SimulatedNetwork> {
+fn network_of(targets: &[Target], clients: &[Arc<Host>]) -> Arc<SimulatedNetwork> {
     let network = SimulatedNetwork::new(DELAY);
-    for host in targets.iter().map(|target| &target.host).chain(clients) {
+    for host in targets.iter().map(|target| &target.host).chain(clients.iter().map(|host| &**host)) {
         network.place(host.machine(), host.ip());
     }
     network
@@ -44,7 +44,7 @@ fn network_of(targets: &[Target], clients: &[Host]) -> Arc<SimulatedNetwork> {
 pub struct Cluster {
     pub(crate) map: Map,
     pub(crate) targets: Vec<Target>,
-    pub(crate) clients: Vec<Host>,
+    pub(crate) clients: Vec<Arc<Host>>,
     scratch: PathBuf,
     /// Directories of disks that were made so far.
     disks: u32,
@@ -80,7 +80,8 @@ impl Cluster {
             let disk = Disk::new(scratch.join(id.to_string()), backend);
             targets.push(Target { id, backend, host, disk, running: None });
         }
-        let clients: Vec<Host> = (0..shape.clients).map(|number| Host::new(CLIENT_HOSTS + number)).collect();
+        let client = |number| Arc::new(Host::new(CLIENT_HOSTS + number));
+        let clients: Vec<Arc<Host>> = (0..shape.clients).map(client).collect();
         let nids = |kind| targets.iter().filter(move |target| target.id.kind == kind).map(|t| t.host.nid());
         let (mdts, osts) =
             (nids(nacre_types::TargetKind::Mdt).collect(), nids(nacre_types::TargetKind::Ost).collect());
@@ -115,7 +116,7 @@ impl Cluster {
             Target { id, backend, host: host.rebooted(), disk, running: None }
         };
         let targets: Vec<Target> = self.targets.iter().zip(disks).map(reboot).collect();
-        let clients: Vec<Host> = self.clients.iter().map(Host::rebooted).collect();
+        let clients: Vec<Arc<Host>> = self.clients.iter().map(|host| Arc::new(host.rebooted())).collect();
         let map = Map { network: network_of(&targets, &clients), mdts, osts, bug, recovery_window };
         Cluster { map, targets, clients, scratch: self.scratch.clone(), disks: 0 }
     }

@@ -6,6 +6,7 @@ use crate::fault::{self, Fault, Node, Timed};
 use crate::history::{History, Incident};
 use crate::host::Process;
 use crate::invariants;
+use crate::seat::Seat;
 use fastrand::Rng;
 use nacre_env::clock::Instant;
 use nacre_env::sim;
@@ -14,7 +15,6 @@ use nacre_store::object::file::memory::Limits;
 use nacre_store::object::simulated::Medium;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Longest pause, for processes whose disk is being copied.
@@ -26,15 +26,10 @@ const PAGES_LEFT: u64 = 3;
 /// Bandwidth of a slow disk in bytes per second.
 const BANDWIDTH: u64 = 4 << 20;
 
-/// For each client, whether it is to die before its next call.
-pub(crate) type Deaths = Arc<[AtomicBool]>;
-
 /// Carries faults out, one after the other, on the thread that calls it.
 pub(crate) struct Conductor<'a> {
     cluster: &'a mut Cluster,
-    clients: Vec<Process>,
-    /// Set for clients that are to die.
-    deaths: Deaths,
+    seats: Vec<Arc<Seat>>,
     history: Arc<History>,
     random: Rng,
     /// Threads that stop what is left of killed processes.
@@ -46,13 +41,12 @@ pub(crate) struct Conductor<'a> {
 impl<'a> Conductor<'a> {
     pub(crate) fn new(
         cluster: &'a mut Cluster,
-        clients: Vec<Process>,
-        deaths: Deaths,
+        seats: Vec<Arc<Seat>>,
         history: Arc<History>,
         seed: u64,
     ) -> Conductor<'a> {
         let random = Rng::with_seed(seed ^ 0x5eed);
-        Conductor { cluster, clients, deaths, history, random, undertakers: Vec::new(), problem: None }
+        Conductor { cluster, seats, history, random, undertakers: Vec::new(), problem: None }
     }
 
     /// Begins and ends all faults in time.
@@ -116,7 +110,7 @@ impl<'a> Conductor<'a> {
 
     fn process(&self, node: Node) -> Option<Process> {
         match node {
-            Node::Client(number) => self.clients.get(usize::from(number)).copied(),
+            Node::Client(number) => self.seats.get(usize::from(number))?.process(),
             server => {
                 let target = &self.cluster.targets[self.cluster.index_of(server)];
                 target.running.as_ref().map(|running| running.process)
@@ -151,8 +145,8 @@ impl<'a> Conductor<'a> {
                 }
             }
             Fault::Die(client) => {
-                if let Some(dies) = self.deaths.get(usize::from(client)) {
-                    dies.store(true, Ordering::Relaxed);
+                if let Some(seat) = self.seats.get(usize::from(client)) {
+                    seat.doom();
                 }
             }
             Fault::Clock(node, seconds) => {

@@ -86,7 +86,9 @@ impl Rules {
             // A request of an MDT to another one that is down has a deadline.
             Status::ETIMEDOUT if self.downtime => Excuse::NoEffect,
             // The handle of an evicted client was closed, and the file had no name left.
-            Status::ENOENT if self.evictions && is_of_data => Excuse::Partial,
+            Status::ENOENT if self.evictions && (is_of_data || matches!(event.call, Call::Lock { .. })) => {
+                Excuse::Partial
+            }
             Status::ESTALE if self.evictions || self.mdt_power => Excuse::Partial,
             Status::ENOSPC if self.full && is_of_data => Excuse::Partial,
             _ => Excuse::None,
@@ -139,6 +141,8 @@ pub(crate) struct Model {
     pub(crate) rules: Rules,
     /// Time of the first power cut of an MDT: from then on only what was durable by then is checked.
     cut: Option<Duration>,
+    /// Hosts have been unreachable for so long that servers drop clients, at some time.
+    is_evicting: bool,
 }
 
 /// Result of a check: the state after the call, or why the answer is wrong.
@@ -193,7 +197,7 @@ impl Inode {
 impl Model {
     pub(crate) fn new(rules: Rules) -> Model {
         let root = Inode::new(true, Fid::ROOT, Duration::ZERO);
-        Model { inodes: BTreeMap::from([(Fid::ROOT, Arc::new(root))]), rules, cut: None }
+        Model { inodes: BTreeMap::from([(Fid::ROOT, Arc::new(root))]), rules, cut: None, is_evicting: false }
     }
 
     pub(crate) fn inode(&self, fid: Fid) -> Option<&Inode> {
@@ -213,10 +217,13 @@ impl Model {
             Incident::OstPower(_) if !self.rules.ost_power => {}
             Incident::MdtPower(_) if !self.rules.mdt_power => {}
             Incident::OstPower(_) => self.change_all(|_, inode| inode.content.lose_all()),
-            Incident::Eviction | Incident::Death => self.change_all(|_, inode| {
-                inode.content.lose_all();
-                inode.locks.lose();
-            }),
+            Incident::Eviction | Incident::Death => {
+                self.is_evicting |= incident == Incident::Eviction;
+                self.change_all(|_, inode| {
+                    inode.content.lose_all();
+                    inode.locks.lose();
+                });
+            }
             Incident::MdtPower(_) => {
                 self.cut.get_or_insert(time);
                 self.change_all(|fid, inode| {

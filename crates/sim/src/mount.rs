@@ -97,6 +97,7 @@ impl Mount {
         process.run(|| {
             if !is_dead {
                 client.write_back.write_back_all();
+                let _ = client.data.sync_own();
                 client.write_back.return_grants(true);
             }
             for mdt in &mdts {

@@ -66,7 +66,10 @@ pub enum Region {
 
 /// An operation of a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "the names are those of the system calls and their arguments")]
+#[expect(
+    missing_docs,
+    reason = "the names are those of the system calls and their arguments; Remount is in a new process"
+)]
 pub enum Operation {
     Open { slot: u8, path: Path, create: bool, exclusive: bool, truncate: bool },
     Close { slot: u8 },
@@ -87,6 +90,7 @@ pub enum Operation {
     FsyncDir { path: Path },
     Sleep { ms: u32 },
     Lock { slot: u8, region: Region, mode: LockMode, wait: bool },
+    Remount,
 }
 
 /// Returns an offset near one of the places where something changes: the end of what a client holds back, of

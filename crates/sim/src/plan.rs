@@ -45,17 +45,20 @@ impl Default for Sizes {
     }
 }
 
-/// Adds operations on file locks to the programs of some seeds. The random numbers are others than those of the rest of
-/// the plan, which stays as it would be without locks.
-fn add_locks(programs: &mut [Vec<Operation>], seed: u64) {
+/// Adds operations on file locks to the programs of some seeds, and unmounts to those of others. The random numbers are
+/// others than those of the rest of the plan, which stays as it would be without them.
+fn add_locks_and_mounts(programs: &mut [Vec<Operation>], seed: u64) {
     let mut random = Rng::with_seed(!seed);
-    if random.u8(..3) > 0 {
-        return;
-    }
+    let (has_locks, has_mounts) = (random.u8(..3) == 0, random.u8(..5) == 0);
     for program in programs {
-        for _ in 0..program.len() / 4 {
+        let (locks, mounts) = (program.len() / 4, random.usize(..3));
+        for _ in 0..if has_locks { locks } else { 0 } {
             let at = random.usize(..=program.len());
             program.insert(at, Operation::random_lock(&mut random));
+        }
+        for _ in 0..if has_mounts { mounts } else { 0 } {
+            let at = random.usize(..=program.len());
+            program.insert(at, Operation::Remount);
         }
     }
 }
@@ -71,7 +74,7 @@ impl Plan {
             (0..sizes.operations).map(operation).collect()
         };
         let mut programs: Vec<Vec<Operation>> = (0..shape.clients).map(|_| program(&mut random)).collect();
-        add_locks(&mut programs, seed);
+        add_locks_and_mounts(&mut programs, seed);
         let jitter = Duration::from_micros([0, 0, 50, 2000][random.usize(..4)]);
         let span = Duration::from_millis([20, 300, 5000][random.usize(..3)]);
         let power = sizes.power && random.bool();

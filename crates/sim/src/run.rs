@@ -1,22 +1,20 @@
 //! A run: a cluster, programs, faults, and the checks afterwards.
 
 use crate::cluster::Cluster;
-use crate::conduct::{Conductor, Deaths};
+use crate::conduct::Conductor;
 use crate::fault;
-use crate::history::{Event, History, Incident};
+use crate::history::{Event, History};
 use crate::invariants;
 use crate::linear;
 use crate::model::Model;
-use crate::mount::Mount;
 use crate::plan::Plan;
 use crate::program::Program;
+use crate::seat::Seat;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_env::thread::JoinHandle;
-use nacre_rpc::tcp::SimulatedNetwork;
 use nacre_types::{ClientUuid, Fid};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -64,20 +62,18 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     watch_panics();
     let mut cluster = Cluster::start(plan.shape, plan.bug, scratch);
     let history = History::new();
-    let start = |number| cluster.mount(number).expect("mounted");
     let begin = Instant::now();
-    let mounts: Vec<Arc<Mount>> = (0..plan.programs.len()).map(start).map(Arc::new).collect();
+    let seats: Vec<Arc<Seat>> =
+        (0..plan.programs.len()).map(|number| Seat::take(&cluster, number).expect("mounted")).collect();
     let mounting = begin.elapsed();
     cluster.network().jitter(plan.seed, plan.jitter);
-    let deaths: Deaths = mounts.iter().map(|_| AtomicBool::new(false)).collect();
-    let programs = start_programs(plan, &mounts, &deaths, &history, cluster.network());
-    let clients = mounts.iter().map(|mount| mount.process).collect();
-    let mut conductor = Conductor::new(&mut cluster, clients, deaths, history.clone(), plan.seed);
+    let programs = start_programs(plan, &seats, &history);
+    let mut conductor = Conductor::new(&mut cluster, seats.clone(), history.clone(), plan.seed);
     conductor.conduct(&plan.faults);
     if let Err(problem) = await_all(programs, &mut conductor) {
         // Nothing can be stopped in order.
         let report = Report { calls: 0, problem: Some(problem), history: told(&history.take().0) };
-        std::mem::forget((mounts, conductor));
+        std::mem::forget((seats, conductor));
         std::mem::forget(cluster);
         return report;
     }
@@ -87,10 +83,9 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
         _ => Ok(()),
     });
     problems.add(conductor.finish());
-    problems.add(audit(&mounts[0], &history, plan.programs.len()));
-    let dead: Vec<ClientUuid> =
-        mounts.iter().filter(|mount| mount.is_dead()).map(|mount| mount.uuid).collect();
-    mounts.into_iter().filter_map(Arc::into_inner).for_each(Mount::stop);
+    problems.add(audit(&seats[0], &history, plan.programs.len()));
+    let dead: Vec<ClientUuid> = seats.iter().filter_map(|seat| seat.dead()).collect();
+    seats.iter().for_each(|seat| seat.leave());
     dead.iter().for_each(|client| cluster.reap(client));
     problems.add(invariants::rest::await_rest(&cluster));
     problems.add(cluster.stop());
@@ -129,31 +124,15 @@ fn told(programs: &[Vec<Event>]) -> Vec<String> {
     all.into_iter().map(linear::describe).collect()
 }
 
-fn start_programs(
-    plan: &Plan,
-    mounts: &[Arc<Mount>],
-    deaths: &Deaths,
-    history: &Arc<History>,
-    network: &Arc<SimulatedNetwork>,
-) -> Vec<JoinHandle<()>> {
-    let start = |(number, mount): (usize, &Arc<Mount>)| {
-        let (deaths, network, history) = (deaths.clone(), network.clone(), history.clone());
-        let (operations, process, mount) = (plan.programs[number].clone(), mount.process, mount.clone());
-        let work = move || {
-            let mut program = Program::new(number, mount.client.clone(), history.clone());
-            for operation in &operations {
-                if deaths[number].load(Ordering::Relaxed) {
-                    history.note(Incident::Death);
-                    return mount.die(&network);
-                }
-                program.run(operation);
-            }
-            program.end();
-        };
+fn start_programs(plan: &Plan, seats: &[Arc<Seat>], history: &Arc<History>) -> Vec<JoinHandle<()>> {
+    let start = |(number, seat): (usize, &Arc<Seat>)| {
+        let (operations, history) = (plan.programs[number].clone(), history.clone());
+        let (process, seat) = (seat.process().expect("mounted"), seat.clone());
+        let work = move || seat.run(&operations, &history);
         let spawn = || nacre_env::thread::Builder::new().name(format!("program {number}")).spawn(work);
         process.run(spawn).expect("a thread starts")
     };
-    mounts.iter().enumerate().map(start).collect()
+    seats.iter().enumerate().map(start).collect()
 }
 
 /// Waits for the ends of all programs.
@@ -176,6 +155,7 @@ fn await_all(programs: Vec<JoinHandle<()>>, conductor: &mut Conductor<'_>) -> Re
 }
 
 /// Reads the whole tree.
-fn audit(mount: &Mount, history: &Arc<History>, number: usize) -> Result<(), String> {
-    mount.process.run(|| Program::new(number, mount.client.clone(), history.clone()).audit(Fid::ROOT))
+fn audit(seat: &Seat, history: &Arc<History>, number: usize) -> Result<(), String> {
+    let (Some(process), Some(client)) = (seat.process(), seat.client()) else { return Ok(()) };
+    process.run(|| Program::new(number, client, history.clone()).audit(Fid::ROOT))
 }

@@ -28,6 +28,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(20);
 const PEER_LIMIT: Duration = Duration::from_secs(5);
 
 /// Addresses of all targets.
+#[derive(Clone)]
 pub(crate) struct Map {
     pub(crate) network: Arc<SimulatedNetwork>,
     pub(crate) mdts: Vec<Nid>,

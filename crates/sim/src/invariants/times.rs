@@ -2,7 +2,7 @@
 //! lock takes when all hosts are up.
 
 use crate::fault::{Fault, Timed};
-use crate::history::Event;
+use crate::history::{Call, Event};
 use crate::linear::describe;
 use std::time::Duration;
 
@@ -12,6 +12,9 @@ const LONGEST: Duration = Duration::from_secs(8);
 
 /// The same if a client has died: others wait for the deadlines of its locks on inodes and on data.
 const LONGEST_AFTER_DEATH: Duration = Duration::from_secs(50);
+
+/// The same for file locks, which an MDT does not revoke: it drops clients without contact after 60 s.
+const LONGEST_LOCK_AFTER_DEATH: Duration = Duration::from_secs(70);
 
 /// Checks the calls of a run with these faults.
 ///
@@ -25,8 +28,12 @@ pub(crate) fn check(programs: &[Vec<Event>], faults: &[Timed]) -> Result<(), Str
         return Ok(());
     }
     let has_deaths = faults.iter().any(|timed| matches!(timed.fault, Fault::Die(_)));
-    let longest = if has_deaths { LONGEST_AFTER_DEATH } else { LONGEST };
-    let is_late = |event: &&Event| event.times[1].saturating_sub(event.times[0].max(last)) > longest;
+    let longest = |event: &Event| match event.call {
+        _ if !has_deaths => LONGEST,
+        Call::Lock { .. } => LONGEST_LOCK_AFTER_DEATH,
+        _ => LONGEST_AFTER_DEATH,
+    };
+    let is_late = |event: &&Event| event.times[1].saturating_sub(event.times[0].max(last)) > longest(event);
     match programs.iter().flatten().find(is_late) {
         Some(event) => Err(format!("a call took too long: {}", describe(event))),
         None => Ok(()),

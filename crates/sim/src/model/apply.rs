@@ -97,11 +97,12 @@ impl Model {
     }
 
     fn lock(&mut self, event: &Event, fid: Fid, handle: u64) -> Verdict {
+        let is_sure = !self.is_evicting;
         let Some(inode) = self.inode_mut(fid) else { return wrong("a known inode") };
         let Call::Lock { region, mode, .. } = event.call else { return wrong("a lock") };
         let holder = Holder { worker: event.worker, handle };
         let result = event.result.as_ref().map(drop).map_err(|status| *status);
-        inode.locks.apply(holder, region, mode, result)
+        inode.locks.apply(holder, region, mode, result, is_sure)
     }
 
     /// Applies calls on open files, and truncation.

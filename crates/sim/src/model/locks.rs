@@ -50,7 +50,7 @@ fn holder_in(region: Region, holder: Holder) -> Holder {
 }
 
 impl Locks {
-    /// Applies a call that sets or releases a lock.
+    /// Applies a call that sets or releases a lock; `is_sure` unless servers may drop its client at any time.
     ///
     /// # Errors
     /// Why the answer is wrong.
@@ -60,10 +60,13 @@ impl Locks {
         region: Region,
         mode: LockMode,
         result: Result<(), Status>,
+        is_sure: bool,
     ) -> Result<(), String> {
         let holder = holder_in(region, holder);
         if mode == LockMode::Unlock {
-            places(region).into_iter().for_each(|place| drop(self.held.remove(&(place, holder))));
+            for place in places(region) {
+                self.held.remove(&(place, holder));
+            }
             return result.map_err(|_| "a release expected".to_owned());
         }
         let is_exclusive = mode == LockMode::Write;
@@ -75,11 +78,15 @@ impl Locks {
             match (result, conflict) {
                 (Ok(()), None) => {
                     self.held.retain(|key, held| !excluded(place, (key, held)));
-                    self.held.insert((place, holder), Held { is_exclusive, is_sure: true });
+                    self.held.insert((place, holder), Held { is_exclusive, is_sure });
                 }
                 (Ok(()), Some((by, _))) => return Err(format!("no lock expected: {by:?} has one")),
                 (Err(Status::EAGAIN), Some(_)) => return self.refuse(region, holder),
                 (Err(Status::EAGAIN), None) if self.held.iter().any(|held| excluded(place, held)) => {
+                    return self.refuse(region, holder);
+                }
+                // `flock` does not change a lock in one step: one that waits may come between.
+                (Err(Status::EAGAIN), None) if region == Region::File && self.has(place, holder) => {
                     return self.refuse(region, holder);
                 }
                 (Err(Status::EAGAIN), None) => {}
@@ -89,7 +96,11 @@ impl Locks {
         result.map_err(|_| "a lock expected: no other excludes it".to_owned())
     }
 
-    /// Applies a refusal: `flock` does not change a lock in one step, so the former one may be gone.
+    fn has(&self, place: Place, holder: Holder) -> bool {
+        self.held.contains_key(&(place, holder))
+    }
+
+    /// Applies a refusal, after which the former lock of a `flock` may be gone.
     fn refuse(&mut self, region: Region, holder: Holder) -> Result<(), String> {
         if region == Region::File {
             self.doubt(|_, other| other == holder);
