@@ -136,6 +136,21 @@ fn a_client_that_leaves_after_its_connection_broke_leaves_no_locks() {
     is_right_with(shape, &[write, Vec::new(), remove], &[cut]);
 }
 
+/// Its goodbye went to the run of the MDT that was killed, and the next one waited 30 s for it.
+#[test]
+fn nothing_waits_for_a_client_that_has_left_just_as_its_mdt_was_killed() {
+    let shape = Shape { mdts: 2, osts: 1, clients: 3 };
+    let make = |name| Operation::Mkdir { path: path(name), place: Place::Mdt(1) };
+    let pause = |ms| Operation::Sleep { ms };
+    let leave = |ms| vec![make(0), pause(ms), Operation::Remount];
+    let kill = Timed {
+        at: Duration::from_millis(40),
+        lasts: Duration::from_secs(2),
+        fault: Fault::Kill(Node::Mdt(1)),
+    };
+    is_right_with(shape, &[vec![pause(100), make(1)], leave(35), leave(45)], &[kill]);
+}
+
 /// A request waited for a layout lock of a client whose recovery waited for the inode of that request.
 #[test]
 fn a_write_goes_on_while_another_client_opens_the_file_again_after_a_restart() {
