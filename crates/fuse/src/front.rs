@@ -280,7 +280,8 @@ impl Handler for Front {
         let caller = &Caller { uid: request.uid, gid: request.gid, pid: request.pid };
         let running = activity::begin(self.operation(request));
         let _job = self.enter_job(caller, request);
-        let outcome = self.dispatch(caller, request, reply);
+        let outcome =
+            self.names.retries.follow(caller, request, |request| self.dispatch(caller, request, reply));
         running.ended(&outcome);
         self.names.retries.ended(request, &outcome);
         match outcome {

@@ -118,8 +118,7 @@ impl Names {
             reply.entry(&self.entry(&self.client.inodes.lookup_self(at.parent)?));
             return Ok(());
         }
-        let find = || self.client.names.lookup(caller, at.parent, at.name);
-        match self.retries.lookup(caller, find)? {
+        match self.retries.lookup(caller, &at)? {
             Ok(found) => reply.entry(&self.entry(&found)),
             Err(absent) => {
                 let timeout = self.timeout(absent.public && absent.keep);

@@ -3,21 +3,29 @@
 //! The kernel looks a name up and then sends a request about the file that it found. If another mount has replaced the
 //! name meanwhile and that file is gone, the kernel looks the name up once more, and gives up if that file is gone as
 //! well. No local file system fails there: the name exists throughout. So the file of the second lookup is held open at
-//! its MDT, like one that a program has open, until the request that follows.
+//! its MDT, like one that a program has open, until the request that follows. A directory cannot be held; a request about
+//! a name in one that was moved between MDTs, and so became another inode, is carried out in the inode that has the
+//! directory's name by then.
+//!
+//! Callers in foreign PID namespaces have no numbers and do without.
 
-use nacre_client::{Caller, Client, Found, Held};
+use nacre_client::node::fid_of;
+use nacre_client::{Absent, Caller, Client, Found, Held};
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
-use nacre_types::{Status, StatusResult};
+use nacre_types::{Fid, Status, StatusResult};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::names::Named;
 use crate::request::{Operation, Request};
 
-/// Lookups of a name whose file is gone before it can be held.
+/// Lookups of a name whose file is gone before it can be held, or whose directory before it can be used.
 const LOOKUPS_MAX: usize = 100;
+/// Directories of a path whose names are remembered; that is deeper than paths usually are.
+const DIRECTORIES_MAX: usize = 64;
 /// Time after which a thread that sent no request any more has ended.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 /// Threads at most; others do without.
@@ -28,6 +36,22 @@ struct Retry {
     since: Instant,
     /// File of the last lookup.
     held: Option<Held>,
+    /// Directories of the second walk.
+    directories: Vec<Directory>,
+}
+
+/// A directory that was looked up.
+#[derive(Clone)]
+struct Directory {
+    fid: Fid,
+    parent: Fid,
+    name: Vec<u8>,
+}
+
+impl Retry {
+    fn new() -> Retry {
+        Retry { since: Instant::now(), held: None, directories: Vec::new() }
+    }
 }
 
 /// See the [module documentation](self).
@@ -44,15 +68,18 @@ impl Retries {
         Retries { client, threads: Mutex::default(), count: AtomicUsize::new(0) }
     }
 
-    /// Looks a name up with `find`. For a thread that looks it up once more, a regular file is held.
-    pub(super) fn lookup<A>(
-        &self,
-        caller: &Caller,
-        find: impl Fn() -> StatusResult<Result<Found, A>>,
-    ) -> StatusResult<Result<Found, A>> {
+    /// Looks a name up. For a thread that looks it up once more, a regular file is held.
+    pub(super) fn lookup(&self, caller: &Caller, at: &Named<'_>) -> StatusResult<Result<Found, Absent>> {
+        let find = || self.client.names.lookup(caller, at.parent, at.name);
         let is_again =
             self.count.load(Ordering::Relaxed) > 0 && self.threads.lock().contains_key(&caller.pid);
         let mut found = find()?;
+        if let Ok(directory) = &found
+            && is_again
+            && directory.attr.is_dir()
+        {
+            self.note_directory(caller.pid, directory.attr.fid, at);
+        }
         for _ in 0..LOOKUPS_MAX {
             let file = match &found {
                 Ok(file) if is_again && file.attr.is_regular() => file,
@@ -72,6 +99,86 @@ impl Retries {
             }
         }
         Ok(found)
+    }
+
+    fn note_directory(&self, thread: u32, fid: Fid, at: &Named<'_>) {
+        let mut threads = self.threads.lock();
+        if let Some(retry) = threads.get_mut(&thread)
+            && retry.directories.len() < DIRECTORIES_MAX
+        {
+            retry.directories.push(Directory { fid, parent: at.parent, name: at.name.to_vec() });
+        }
+    }
+
+    /// Carries a request out with `run`. After the second lookup of a directory, one about a name in it follows the
+    /// directory for as long as it moves.
+    pub(super) fn follow(
+        &self,
+        caller: &Caller,
+        request: &Request<'_>,
+        mut run: impl FnMut(&Request<'_>) -> StatusResult<()>,
+    ) -> StatusResult<()> {
+        let mut outcome = run(request);
+        if outcome != Err(Status::ESTALE) || self.count.load(Ordering::Relaxed) == 0 {
+            return outcome;
+        }
+        let directories = self.threads.lock().get(&caller.pid).map(|retry| retry.directories.clone());
+        let mut directories = directories.unwrap_or_default();
+        let mut request = *request;
+        for _ in 0..LOOKUPS_MAX {
+            let Some(moved) = self.in_place_of(caller, &request, &mut directories) else { break };
+            request = moved;
+            outcome = run(&request);
+            if outcome != Err(Status::ESTALE) {
+                break;
+            }
+        }
+        outcome
+    }
+
+    /// Returns the request about names in the inodes that have the names of its directories now; `None` if these are
+    /// the same ones.
+    fn in_place_of<'a>(
+        &self,
+        caller: &Caller,
+        request: &Request<'a>,
+        directories: &mut [Directory],
+    ) -> Option<Request<'a>> {
+        let mut moved = *request;
+        let mut now = |node: u64| self.now(caller, fid_of(node)?, directories).map(|fid| fid.inode_number());
+        match &mut moved.op {
+            Operation::Rename { new_parent, .. } => {
+                let (from, to) = (now(moved.node_id), now(*new_parent));
+                (moved.node_id, *new_parent) = (from.unwrap_or(moved.node_id), to.unwrap_or(*new_parent));
+                from.or(to).map(|_| moved)
+            }
+            Operation::Create { .. }
+            | Operation::Lookup { .. }
+            | Operation::Link { .. }
+            | Operation::MkDir { .. }
+            | Operation::MkNod { .. }
+            | Operation::RmDir { .. }
+            | Operation::Symlink { .. }
+            | Operation::Unlink { .. } => {
+                moved.node_id = now(moved.node_id)?;
+                Some(moved)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the inode that has the name of this directory now, if it is another one.
+    fn now(&self, caller: &Caller, fid: Fid, directories: &mut [Directory]) -> Option<Fid> {
+        let place = directories.iter().rposition(|directory| directory.fid == fid)?;
+        let (above, rest) = directories.split_at_mut(place);
+        let directory = rest.first_mut()?;
+        if let Some(parent) = self.now(caller, directory.parent, above) {
+            directory.parent = parent;
+        }
+        let found = self.client.names.lookup(caller, directory.parent, &directory.name).ok()?.ok()?;
+        self.client.inodes.forget(found.node, 1);
+        directory.fid = found.attr.fid;
+        (found.attr.is_dir() && directory.fid != fid).then_some(directory.fid)
     }
 
     fn keep(&self, thread: u32, held: Held) {
@@ -95,7 +202,7 @@ impl Retries {
             if is_of_program {
                 ended.extend(threads.remove(&request.pid));
                 if is_stale && threads.len() < THREADS_MAX {
-                    threads.insert(request.pid, Retry { since: Instant::now(), held: None });
+                    threads.insert(request.pid, Retry::new());
                 }
             }
             ended.extend(

@@ -4,7 +4,7 @@ use super::support::on_servers;
 use nacre_env::sync::Mutex;
 use nacre_fuse::front::FrontOptions;
 use nacre_rpc::MdsEndpoint;
-use nacre_types::{Cred, StatusResult};
+use nacre_types::{Cred, Status, StatusResult};
 use nacre_wire::mds::{MdsAnswer, MdsRequest, OpenFlags};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,6 +47,48 @@ impl MdsEndpoint for Late {
     }
 }
 
+/// Way to the MDT on which removals of names are late: another directory has the name of theirs by then.
+struct Moved {
+    mdt: Arc<dyn MdsEndpoint>,
+    /// Directory on another mount, once it exists.
+    dir: Arc<Mutex<Option<PathBuf>>>,
+    removals: Arc<AtomicU32>,
+}
+
+impl MdsEndpoint for Moved {
+    fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        let dir = self.dir.lock().clone();
+        if let (MdsRequest::Unlink { .. }, Some(dir)) = (request, dir)
+            && self.removals.fetch_add(1, Ordering::Relaxed) < 5
+        {
+            fs::remove_dir_all(&dir).expect("removed");
+            make(&dir);
+        }
+        match self.mdt.call(cred, request) {
+            // As for a directory that moved to another MDT.
+            Err(Status::ENOENT) if matches!(request, MdsRequest::Unlink { .. }) => Err(Status::ESTALE),
+            outcome => outcome,
+        }
+    }
+
+    fn post(&self, cred: &Cred, request: &MdsRequest<'_>) {
+        self.mdt.post(cred, request);
+    }
+
+    fn wait_for_posts(&self) -> StatusResult<()> {
+        self.mdt.wait_for_posts()
+    }
+
+    fn is_local(&self) -> bool {
+        self.mdt.is_local()
+    }
+}
+
+fn make(dir: &Path) {
+    fs::create_dir(dir).expect("made");
+    fs::write(dir.join("file"), "content").expect("written");
+}
+
 /// Removes a file at once, as a rename does after half a second.
 fn replace(path: &Path) {
     fs::remove_file(path).expect("removed");
@@ -71,5 +113,21 @@ fn a_name_whose_file_is_replaced_before_every_open_can_be_opened() {
         }
         assert_eq!(fs::read_to_string(mount.path("file")).expect("the name exists throughout"), "content");
         assert_eq!(opens.load(Ordering::Relaxed), 3);
+    });
+}
+
+#[test]
+fn a_name_is_removed_although_its_directory_becomes_another_one_again_and_again() {
+    on_servers(1, |servers| {
+        let other = servers.mount();
+        let (dir, removals) = <(Arc<Mutex<Option<PathBuf>>>, Arc<AtomicU32>)>::default();
+        let moved = |mdt| Moved { mdt, dir: dir.clone(), removals: removals.clone() };
+        let mount = servers.mount_through(FrontOptions::default(), |mdt| Arc::new(moved(mdt)));
+        fs::create_dir(other.path("above")).expect("made");
+        make(&other.path("above/dir"));
+        *dir.lock() = Some(other.path("above/dir"));
+        fs::remove_file(mount.path("above/dir/file")).expect("the name exists throughout");
+        assert_eq!(removals.load(Ordering::Relaxed), 6);
+        assert!(!other.path("above/dir/file").exists());
     });
 }
