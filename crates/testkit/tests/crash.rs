@@ -142,7 +142,9 @@ fn everything_is_killed_again_and_again(shape: Shape) {
         for writer in writers {
             promises.append(&mut writer.promises());
         }
-        assert_eq!(nacre_testkit::errno(fs::metadata(&directory)), libc::ENOTCONN, "the mount is dead");
+        // The kernel lets the mount go after the process, and aborts calls that came in between.
+        let given = nacre_testkit::errno(fs::metadata(&directory));
+        assert!(matches!(given, libc::ENOTCONN | libc::ECONNABORTED), "the mount is dead: {given}");
         if round % 2 == 1 {
             cluster.check();
         }

@@ -1,6 +1,6 @@
 //! Names whose files another mount replaces between the requests of one system call.
 
-use super::support::on_servers;
+use super::support::{Servers, on_servers};
 use nacre_env::sync::Mutex;
 use nacre_fuse::front::FrontOptions;
 use nacre_rpc::MdsEndpoint;
@@ -18,6 +18,8 @@ struct Late {
     path: Arc<Mutex<Option<PathBuf>>>,
     opens: Arc<AtomicU32>,
     holds: Arc<AtomicU32>,
+    /// Files that were used. New ones would still be open when they are removed.
+    spares: AtomicU32,
 }
 
 impl MdsEndpoint for Late {
@@ -28,7 +30,9 @@ impl MdsEndpoint for Late {
             let before = if is_hold { &self.holds } else { &self.opens }.fetch_add(1, Ordering::Relaxed);
             // The kernel opens twice; a file that is held is not removed.
             if before < if is_hold { 3 } else { 2 } {
-                replace(&path);
+                fs::remove_file(&path).expect("removed");
+                let spare = spare(&path, self.spares.fetch_add(1, Ordering::Relaxed));
+                fs::rename(spare, &path).expect("renamed");
             }
         }
         self.mdt.call(cred, request)
@@ -89,10 +93,16 @@ fn make(dir: &Path) {
     fs::write(dir.join("file"), "content").expect("written");
 }
 
-/// Removes a file at once, as a rename does after half a second.
-fn replace(path: &Path) {
-    fs::remove_file(path).expect("removed");
-    fs::write(path, "content").expect("written");
+/// Waits until no file is open: the kernel closes without waiting. The time limit of the test applies.
+fn all_are_closed(servers: &Servers) {
+    while servers.open_files() > 0 {
+        nacre_env::thread::yield_now();
+    }
+}
+
+/// Returns the path of a file that takes the name of another one.
+fn spare(path: &Path, number: u32) -> PathBuf {
+    path.with_extension(number.to_string())
 }
 
 #[test]
@@ -100,17 +110,20 @@ fn a_name_whose_file_is_replaced_before_every_open_can_be_opened() {
     on_servers(1, |servers| {
         let other = servers.mount();
         let (path, opens, holds) = <(Arc<Mutex<Option<PathBuf>>>, Arc<AtomicU32>, Arc<AtomicU32>)>::default();
-        let late = |mdt| Late { mdt, path: path.clone(), opens: opens.clone(), holds: holds.clone() };
+        let late = |mdt| {
+            let spares = AtomicU32::new(0);
+            Late { mdt, path: path.clone(), opens: opens.clone(), holds: holds.clone(), spares }
+        };
         let mount = servers.mount_through(FrontOptions::default(), |mdt| Arc::new(late(mdt)));
-        fs::write(other.path("file"), "content").expect("written");
-        *path.lock() = Some(other.path("file"));
+        let file = other.path("file");
+        fs::write(&file, "content").expect("written");
+        (0..5).for_each(|number| fs::write(spare(&file, number), "content").expect("written"));
+        all_are_closed(&servers);
+        *path.lock() = Some(file);
         assert_eq!(fs::read_to_string(mount.path("file")).expect("the name exists throughout"), "content");
         assert_eq!(opens.load(Ordering::Relaxed), 2, "no hold without need");
         assert!(holds.load(Ordering::Relaxed) > 3);
-        // The kernel closes without waiting; the time limit of the test applies.
-        while servers.open_files() > 0 {
-            nacre_env::thread::yield_now();
-        }
+        all_are_closed(&servers);
         assert_eq!(fs::read_to_string(mount.path("file")).expect("the name exists throughout"), "content");
         assert_eq!(opens.load(Ordering::Relaxed), 3);
     });
