@@ -23,6 +23,7 @@ use crate::requests::{Requests, target_of};
 use crate::sizes::Sizes;
 use crate::tunables::Tunables;
 use crate::write_back::WriteBack;
+use nacre_rpc::{ImportInfo, LinkState};
 use nacre_types::{Failure, FailureResult, Fid, Status, StatusResult, TargetId, TransNo};
 use nacre_wire::oss::OssRequest;
 use std::sync::Arc;
@@ -192,18 +193,32 @@ impl Data {
     }
 
     /// Makes durable what this client has changed and servers may lose with their hosts: after an unmount no client
-    /// could replay it. To be called after [`WriteBack::write_back_all`].
+    /// could replay it. Servers without a connection are left out. To be called after [`WriteBack::write_back_all`].
     ///
     /// # Errors
-    /// The first failure, after all servers were tried.
+    /// The first failure.
     pub fn sync_own(&self) -> StatusResult<()> {
         self.requests.faults.edge("sync for the unmount", || {
-            let outcome = self.requests.keepers.sync_all().map_err(Failure::from);
-            let outcome = outcome.and(self.requests.commit_elsewhere());
+            let is_up = |import: Option<ImportInfo>| {
+                import.is_none_or(|import| matches!(import.state, LinkState::Full | LinkState::Idle))
+            };
+            let is_ost_up = |index: &u16| {
+                self.requests.ost_endpoint(*index).is_some_and(|endpoint| is_up(endpoint.import()))
+            };
+            let mut osts = self.requests.keepers.osts_with_any();
+            osts.retain(is_ost_up);
+            let outcome = self
+                .requests
+                .on_objects("sync", || osts.iter().map(|index| (*index, OssRequest::Sync { object: None })))
+                .map(drop);
             (0..self.requests.mdts.len() as u16).fold(outcome, |outcome, index| {
                 let place = Fid::new(Fid::first_sequence_of_mdt(index), 1, 0);
-                let last = self.requests.mdt(place)?.last_transno.load(Ordering::Relaxed);
-                outcome.and(self.requests.commit(place, TransNo(last)))
+                let mdt = self.requests.mdt(place)?;
+                if !is_up(mdt.endpoint.import()) {
+                    return outcome;
+                }
+                let last = TransNo(mdt.last_transno.load(Ordering::Relaxed));
+                outcome.and(self.requests.commit(place, last))
             })
         })
     }

@@ -395,10 +395,7 @@ impl<'a> Keeping<'a> {
     }
 
     /// Asks the OST to make everything durable; within `limit` if there is one.
-    ///
-    /// # Errors
-    /// Those of the OST; `ETIMEDOUT`.
-    pub fn sync(&self, limit: Option<Duration>) -> StatusResult<()> {
+    fn sync(&self, limit: Option<Duration>) -> StatusResult<()> {
         let request = OssRequest::Sync { object: None };
         let before = self.kept.before(self.inner, &request);
         let reply = match limit {

@@ -57,15 +57,10 @@ impl Keepers {
         self.changed.notify_all();
     }
 
-    /// Has all kept changes made durable.
-    ///
-    /// # Errors
-    /// The first failure, after all OSTs were tried.
-    pub fn sync_all(&self) -> StatusResult<()> {
-        let all: Vec<Ost> = self.osts.read().values().cloned().collect();
-        all.iter().filter(|(kept, _)| kept.has_any()).fold(Ok(()), |outcome, (kept, inner)| {
-            outcome.and((Keeping { inner: &**inner, kept }).sync(Some(SYNC_MAX)))
-        })
+    /// Returns the OSTs that may lose changes.
+    pub fn osts_with_any(&self) -> Vec<u16> {
+        let osts = self.osts.read();
+        osts.iter().filter(|(_, (kept, _))| kept.has_any()).map(|(index, _)| *index).collect()
     }
 
     /// Restores what an OST has lost, see [`Kept::replay`].
