@@ -66,12 +66,7 @@ impl MdsEvents for RemoteEvents {
             self.locks.lose_inodes(self.index);
             match recovery {
                 // Reads and writes in progress use these locks, so they are not dropped with the rest.
-                Recovery::ServerRestarted => {
-                    self.locks.replay_layouts(self.index, endpoint)?;
-                    if let Some(client) = &client {
-                        client.opens.replay_file_locks(self.index, endpoint)?;
-                    }
-                }
+                Recovery::ServerRestarted => self.locks.replay_layouts(self.index, endpoint)?,
                 _ => {
                     self.locks.lose_layouts(self.index);
                     client.iter().for_each(|client| client.opens.lose_file_locks(self.index));
@@ -81,6 +76,10 @@ impl MdsEvents for RemoteEvents {
                 // The server executes the lost changes of all clients in their order, before any new one.
                 let replays = recovery == Recovery::ServerRestarted;
                 has_lost = client.requests.meet_run(self.index, endpoint, replays)?;
+                if replays {
+                    // After the changes: one of them may have made the file.
+                    client.opens.replay_file_locks(self.index, endpoint)?;
+                }
             }
             endpoint.call(&Cred::system(), &MdsRequest::Locks { request: LockRequest::ReplayDone })?;
         }

@@ -64,6 +64,9 @@ pub enum Region {
     Parts(u8, u8),
 }
 
+/// All parts of a file.
+pub(crate) const ALL_PARTS: Region = Region::Parts(0, PARTS - 1);
+
 /// An operation of a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(

@@ -4,7 +4,7 @@
 use crate::history::{Call, History, Reply};
 use crate::invariants::sizes;
 use crate::mount::root;
-use crate::operation::{Operation, Path, Place, Region, SLOTS, name};
+use crate::operation::{ALL_PARTS, Operation, Path, Place, Region, SLOTS, name};
 use nacre_client::{
     Client, Created, FileLock, LockFamily, LockMode, LockOwner, NewFile, OpenFlags, Reader, RenameFlags,
     WriteOptions, XattrFlags,
@@ -204,6 +204,13 @@ impl Program {
     }
 
     fn close(&mut self, slot: u8) -> Result<()> {
+        let (fid, handle) = self.slot(slot)?;
+        let holds = |wanted: &dyn Fn(&(Fid, u64, Region)) -> bool| self.locked.iter().any(wanted);
+        let has_parts = holds(&|(locked, _, region)| *locked == fid && *region != Region::File);
+        if has_parts && holds(&|(_, through, region)| *through == handle && *region == Region::File) {
+            // A close releases them in two steps, which are no single one of the model.
+            let _ = self.lock(slot, ALL_PARTS, LockMode::Unlock, false);
+        }
         let (fid, handle) = self.slots[usize::from(slot % SLOTS)].take().ok_or(Status::EBADF)?;
         self.locked.retain(|(locked, through, region)| match region {
             Region::File => *through != handle,

@@ -1,7 +1,8 @@
 //! What the simulator has found, each as the smallest programs that show it, under many schedules.
 
+use nacre_client::LockMode;
 use nacre_sim::{Backend, Exploration, Workload, explore, workloads};
-use nacre_sim::{Fault, Node, Operation, Path, Place, Plan, Shape, Sizes, Timed, run_plan};
+use nacre_sim::{Fault, Node, Operation, Path, Place, Plan, Region, Shape, Sizes, Timed, run_plan};
 use std::time::Duration;
 
 /// Schedules of each test.
@@ -134,6 +135,23 @@ fn a_client_that_leaves_after_its_connection_broke_leaves_no_locks() {
         fault: Fault::Break(Node::Mdt(0)),
     };
     is_right_with(shape, &[write, Vec::new(), remove], &[cut]);
+}
+
+/// The locks were replayed before the change that had made the file, and refused.
+#[test]
+fn a_file_lock_outlives_a_power_cut_of_the_mdt_that_loses_its_file() {
+    let shape = Shape { mdts: 1, osts: 1, clients: 2 };
+    let lock = |region, wait| Operation::Lock { slot: 0, region, mode: LockMode::Write, wait };
+    let holds = vec![open(0, 0, false), lock(Region::Parts(0, 1), false), lock(Region::File, false)];
+    let works =
+        vec![Operation::Sleep { ms: 300 }, Operation::Write { slot: 0, offset: 0, len: 1, sync: false }];
+    let wants = vec![Operation::Sleep { ms: 50 }, open(0, 0, false), lock(Region::Parts(1, 1), true)];
+    let cut = Timed {
+        at: Duration::from_millis(40),
+        lasts: Duration::from_millis(100),
+        fault: Fault::Power(Node::Mdt(0)),
+    };
+    is_right_with(shape, &[[holds, works].concat(), wants], &[cut]);
 }
 
 /// Its goodbye went to the run of the MDT that was killed, and the next one waited 30 s for it.
