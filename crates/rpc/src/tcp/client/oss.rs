@@ -80,6 +80,10 @@ impl TcpOss {
         let (weak, hook_events) = (Arc::downgrade(&oss.calls), events.clone());
         oss.calls.peer.set_recovery_hook(Box::new(move |recovery, _| {
             let calls = weak.upgrade().ok_or(Status::ESHUTDOWN)?;
+            // For its goodbye a client restores nothing: what it has at the target is to be dropped.
+            if calls.peer.is_leaving() {
+                return Ok(());
+            }
             hook_events.reconnected(calls.as_ref(), recovery)
         }));
         let _ = oss.calls.events.set(events);
