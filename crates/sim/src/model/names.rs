@@ -179,8 +179,14 @@ impl Model {
             (Some(there), _) => {
                 let is_dir = self.inode(there).is_some_and(|inode| inode.directory);
                 let status = if exclusive { Status::EEXIST } else { Status::EISDIR };
+                let is_elsewhere = there.mdt_index() != parent.mdt_index()
+                    || self.inode(parent).is_some_and(|parent| parent.striped);
                 // The kernel looks the name up again after ESTALE.
-                if is_dir || exclusive { fails(event, &[status, Status::ESTALE]) } else { wrong(there) }
+                match event.result {
+                    Err(Status::ESTALE) if is_elsewhere => Ok(()),
+                    _ if is_dir || exclusive => fails(event, &[status, Status::ESTALE]),
+                    _ => wrong(there),
+                }
             }
             (None, Ok(Reply::Opened { fid, created: true })) => {
                 let mut inode = Inode::new(false, parent, event.times[1]);
