@@ -1,7 +1,6 @@
 //! Names whose files another mount replaces between the requests of one system call.
 
-use super::support::{Servers, on_servers};
-use nacre_env::sync::Mutex;
+use super::support::{Mount, Servers, on_servers};
 use nacre_fuse::front::FrontOptions;
 use nacre_rpc::MdsEndpoint;
 use nacre_types::{Cred, Status, StatusResult};
@@ -11,65 +10,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Way to the MDT on which opens are late: the file is removed and another one has its name.
-struct Late {
+/// Way to the MDT on which something happens before a request.
+struct Late<F> {
     mdt: Arc<dyn MdsEndpoint>,
-    /// Name on another mount, once it exists.
-    path: Arc<Mutex<Option<PathBuf>>>,
-    opens: Arc<AtomicU32>,
-    holds: Arc<AtomicU32>,
-    /// Files that were used. New ones would still be open when they are removed.
-    spares: AtomicU32,
+    before: F,
 }
 
-impl MdsEndpoint for Late {
+impl<F: Fn(&MdsRequest<'_>) + Send + Sync> MdsEndpoint for Late<F> {
     fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
-        let path = self.path.lock().clone();
-        if let (MdsRequest::Open { flags, .. }, Some(path)) = (request, path) {
-            let is_hold = !flags.contains(OpenFlags::READ);
-            let before = if is_hold { &self.holds } else { &self.opens }.fetch_add(1, Ordering::Relaxed);
-            // The kernel opens twice; a file that is held is not removed.
-            if before < if is_hold { 3 } else { 2 } {
-                fs::remove_file(&path).expect("removed");
-                let spare = spare(&path, self.spares.fetch_add(1, Ordering::Relaxed));
-                fs::rename(spare, &path).expect("renamed");
-            }
-        }
-        self.mdt.call(cred, request)
-    }
-
-    fn post(&self, cred: &Cred, request: &MdsRequest<'_>) {
-        self.mdt.post(cred, request);
-    }
-
-    fn wait_for_posts(&self) -> StatusResult<()> {
-        self.mdt.wait_for_posts()
-    }
-
-    fn is_local(&self) -> bool {
-        self.mdt.is_local()
-    }
-}
-
-/// Way to the MDT on which removals of names are late: another directory has the name of theirs by then.
-struct Moved {
-    mdt: Arc<dyn MdsEndpoint>,
-    /// Directory on another mount, once it exists.
-    dir: Arc<Mutex<Option<PathBuf>>>,
-    removals: Arc<AtomicU32>,
-}
-
-impl MdsEndpoint for Moved {
-    fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
-        let dir = self.dir.lock().clone();
-        if let (MdsRequest::Unlink { .. }, Some(dir)) = (request, dir)
-            && self.removals.fetch_add(1, Ordering::Relaxed) < 5
-        {
-            fs::remove_dir_all(&dir).expect("removed");
-            make(&dir);
-        }
+        (self.before)(request);
         match self.mdt.call(cred, request) {
-            // As for a directory that moved to another MDT.
+            // As for a name in a directory that moved to another MDT.
             Err(Status::ENOENT) if matches!(request, MdsRequest::Unlink { .. }) => Err(Status::ESTALE),
             outcome => outcome,
         }
@@ -86,6 +37,11 @@ impl MdsEndpoint for Moved {
     fn is_local(&self) -> bool {
         self.mdt.is_local()
     }
+}
+
+/// Mounts through such a way.
+fn mount(servers: &Servers, before: impl Fn(&MdsRequest<'_>) + Send + Sync + 'static) -> Mount {
+    servers.mount_through(FrontOptions::default(), |mdt| Arc::new(Late { mdt, before }))
 }
 
 fn make(dir: &Path) {
@@ -109,17 +65,25 @@ fn spare(path: &Path, number: u32) -> PathBuf {
 fn a_name_whose_file_is_replaced_before_every_open_can_be_opened() {
     on_servers(1, |servers| {
         let other = servers.mount();
-        let (path, opens, holds) = <(Arc<Mutex<Option<PathBuf>>>, Arc<AtomicU32>, Arc<AtomicU32>)>::default();
-        let late = |mdt| {
-            let spares = AtomicU32::new(0);
-            Late { mdt, path: path.clone(), opens: opens.clone(), holds: holds.clone(), spares }
-        };
-        let mount = servers.mount_through(FrontOptions::default(), |mdt| Arc::new(late(mdt)));
         let file = other.path("file");
         fs::write(&file, "content").expect("written");
+        // New ones would still be open when they are removed.
         (0..5).for_each(|number| fs::write(spare(&file, number), "content").expect("written"));
         all_are_closed(&servers);
-        *path.lock() = Some(file);
+        let counts: Arc<[AtomicU32; 3]> = Arc::default();
+        let seen = counts.clone();
+        let [opens, holds, _] = &*seen;
+        let mount = mount(&servers, move |request| {
+            let MdsRequest::Open { flags, .. } = request else { return };
+            let [opens, holds, spares] = &*counts;
+            // The kernel opens twice; a file that is held is not removed.
+            let (count, late) = if flags.contains(OpenFlags::READ) { (opens, 2) } else { (holds, 3) };
+            if count.fetch_add(1, Ordering::Relaxed) < late {
+                fs::remove_file(&file).expect("removed");
+                let spare = spare(&file, spares.fetch_add(1, Ordering::Relaxed));
+                fs::rename(spare, &file).expect("renamed");
+            }
+        });
         assert_eq!(fs::read_to_string(mount.path("file")).expect("the name exists throughout"), "content");
         assert_eq!(opens.load(Ordering::Relaxed), 2, "no hold without need");
         assert!(holds.load(Ordering::Relaxed) > 3);
@@ -133,12 +97,18 @@ fn a_name_whose_file_is_replaced_before_every_open_can_be_opened() {
 fn a_name_is_removed_although_its_directory_becomes_another_one_again_and_again() {
     on_servers(1, |servers| {
         let other = servers.mount();
-        let (dir, removals) = <(Arc<Mutex<Option<PathBuf>>>, Arc<AtomicU32>)>::default();
-        let moved = |mdt| Moved { mdt, dir: dir.clone(), removals: removals.clone() };
-        let mount = servers.mount_through(FrontOptions::default(), |mdt| Arc::new(moved(mdt)));
+        let dir = other.path("above/dir");
         fs::create_dir(other.path("above")).expect("made");
-        make(&other.path("above/dir"));
-        *dir.lock() = Some(other.path("above/dir"));
+        make(&dir);
+        let count: Arc<AtomicU32> = Arc::default();
+        let removals = count.clone();
+        let mount = mount(&servers, move |request| {
+            let is_late = matches!(request, MdsRequest::Unlink { .. });
+            if is_late && count.fetch_add(1, Ordering::Relaxed) < 5 {
+                fs::remove_dir_all(&dir).expect("removed");
+                make(&dir);
+            }
+        });
         fs::remove_file(mount.path("above/dir/file")).expect("the name exists throughout");
         assert_eq!(removals.load(Ordering::Relaxed), 6);
         assert!(!other.path("above/dir/file").exists());
