@@ -110,7 +110,11 @@ impl Seat {
                     program.writes = writes;
                     return program;
                 }
-                Err(_) => nacre_env::thread::sleep(AGAIN),
+                // The run reports programs that wait too long.
+                Err(status) => {
+                    log::info!("client {} cannot mount: {status}", self.number);
+                    nacre_env::thread::sleep(AGAIN);
+                }
             }
         }
     }
