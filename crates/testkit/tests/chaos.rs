@@ -124,7 +124,25 @@ struct Working<'scope> {
     others: Vec<ScopedJoinHandle<'scope, ()>>,
 }
 
+/// Starts the workloads, with a table of open files of their own: a command that this thread starts would close
+/// copies of theirs, which waits for pages of a memory map that are being written to a killed server, and so for
+/// the command that is to start the server again.
 fn begin<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    deck: &'env Deck,
+    all: &'env All,
+    views: &'env [View],
+) -> Working<'scope> {
+    let start = move || {
+        // SAFETY: this thread has opened no file, and gives none to the others.
+        let unshared = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) };
+        unshared.expect("a table of open files");
+        begin_all(scope, deck, all, views)
+    };
+    scope.spawn(start).join().expect("no panic")
+}
+
+fn begin_all<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     deck: &'env Deck,
     all: &'env All,
