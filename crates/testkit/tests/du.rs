@@ -164,22 +164,26 @@ on_every_shape! {
         assert!(member.act(|| fs::read_dir(directory.join("below")).is_err()));
         as_user(&directory.join("below")).fails_with(1);
     }
+}
 
-    fn a_count_that_is_switched_off_is_refused_and_begins_again(cluster) {
-        let directory = cluster.directory("switched");
-        work(&directory, 9, 100);
-        agrees(cluster, &directory);
-        let switch = |on: &str| {
-            let name = format!("mdt.{}-MDT*.dir_use={on}", cluster.fsname());
-            cluster.lctl(&["set_param", &name]).success();
-        };
-        switch("0");
-        let refused = cluster.nacre(&["du", text(&directory)]).fails_with(1);
-        assert!(refused.stderr.contains("dir_use=1"), "{}", refused.stderr);
-        work(&directory, 10, 100);
-        switch("1");
-        agrees(cluster, &directory);
-    }
+/// Alone on its file system: the switch is that of all directories.
+#[test]
+fn a_count_that_is_switched_off_is_refused_and_begins_again() {
+    let options = Options { fsname: "duswitch".to_owned(), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    let directory = cluster.directory("switched");
+    work(&directory, 9, 100);
+    agrees(&cluster, &directory);
+    let switch = |on: &str| {
+        cluster.lctl(&["set_param", &format!("mdt.duswitch-MDT*.dir_use={on}")]).success();
+    };
+    switch("0");
+    let refused = cluster.nacre(&["du", text(&directory)]).fails_with(1);
+    assert!(refused.stderr.contains("dir_use=1"), "{}", refused.stderr);
+    work(&directory, 10, 100);
+    switch("1");
+    agrees(&cluster, &directory);
+    cluster.stop_and_check();
 }
 
 #[test]
