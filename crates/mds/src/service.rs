@@ -45,7 +45,7 @@ impl MdsService for Mds {
     }
 
     fn disconnect(&self, client: ClientUuid) {
-        self.sessions.drop_client(&client);
+        self.sessions.disconnect(&client);
     }
 
     fn handle(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {

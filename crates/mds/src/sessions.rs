@@ -20,7 +20,7 @@ use nacre_lock::Need;
 use nacre_lock::{Effect, InodeBits, LeaseEngine, Mode, Policy};
 use nacre_ondisk::ClientRecord;
 use nacre_rpc::Export;
-use nacre_types::{ClientUuid, Fid, Nid, Status, StatusResult};
+use nacre_types::{ClientUuid, Fid, Nid, Status, StatusResult, TransNo};
 use nacre_wire::lock::LockRequest;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest, OpenFlags};
 use std::ops::{Bound, ControlFlow};
@@ -242,16 +242,25 @@ impl Sessions {
         Ok(self.core.commits.answer(MdsReply::Lease(self.leaves.clients.lease_of(client)?)))
     }
 
-    /// Disconnects a client.
-    pub(crate) fn drop_client(&self, client: &ClientUuid) {
-        self.give_up(client);
+    /// Disconnects a client. Returns the transno of the removal of what was stored about it, or 0.
+    pub(crate) fn drop_client(&self, client: &ClientUuid) -> TransNo {
+        let removal = self.give_up(client);
         self.step(|lease, effects| lease.on_disconnect(Instant::now(), *client, effects));
+        removal
+    }
+
+    /// Disconnects a client that leaves, durably: a next run would await it.
+    pub(crate) fn disconnect(&self, client: &ClientUuid) {
+        let removal = self.drop_client(client);
+        if let Err(status) = self.leaves.records.sync(removal) {
+            log::warn!("making the end of client {client} durable: {status}");
+        }
     }
 
     /// Removes a client, releases its locks, and leaves its handles to another thread to close: a close waits
     /// for the lock of the inode, and its holder may wait for the eviction of other clients. So nothing here
-    /// takes the lock of an inode.
-    fn give_up(&self, client: &ClientUuid) {
+    /// takes the lock of an inode. Returns the transno of the removal of what was stored about it, or 0.
+    fn give_up(&self, client: &ClientUuid) -> TransNo {
         if let Some(export) = self.leaves.clients.forget(client) {
             export.end();
         }
@@ -260,13 +269,20 @@ impl Sessions {
         self.leaves.replays.end_replay_of(client);
         self.leaves.opens.forget_early_closes(client);
         self.leaves.departed.close_all_of(client, self.leaves.opens.abandon(client));
-        if let Err(status) = self.forget_records(client) {
-            log::warn!("removing what is stored about client {client}: {status}");
-        }
+        let removal = self.forget_records(client);
         self.leaves.departed.destroy(self.leaves.recovery.stop_awaiting(client));
+        removal
     }
 
-    fn forget_records(&self, client: &ClientUuid) -> StatusResult<()> {
+    /// Removes what is stored about a client. Returns the transno, or 0 if nothing is stored or the store has failed.
+    fn forget_records(&self, client: &ClientUuid) -> TransNo {
+        self.try_forget_records(client).unwrap_or_else(|status| {
+            log::warn!("removing what is stored about client {client}: {status}");
+            TransNo(0)
+        })
+    }
+
+    fn try_forget_records(&self, client: &ClientUuid) -> StatusResult<TransNo> {
         let mut tx = self.leaves.records.begin();
         let mut keys = Vec::new();
         self.leaves
@@ -289,7 +305,7 @@ impl Sessions {
             tx.batch().delete(REPLAYED, &client.0);
         }
         tx.batch().set_releasing(true);
-        self.core.commits.commit(&mut tx).map(|_| ())
+        self.core.commits.commit(&mut tx)
     }
 
     /// Tracks a client's recovery by its requests: the first one that is not part of recovery ends it.
@@ -318,9 +334,7 @@ impl Sessions {
                 "MDT{:04x}: the process of client {client} has ended: it is abandoned",
                 self.leaves.index
             );
-            if let Err(status) = self.forget_records(client) {
-                log::warn!("removing what is stored about client {client}: {status}");
-            }
+            self.forget_records(client);
         }
         let awaited = self.leaves.recovery.awaited();
         if awaited > 0 {

@@ -169,6 +169,14 @@ fn nothing_waits_for_a_client_that_has_left_just_as_its_mdt_was_killed() {
     is_right_with(shape, &[vec![pause(100), make(1)], leave(35), leave(45)], &[kill]);
 }
 
+/// The power cut lost its goodbye, and the next run of the MDT waited 30 s for it. The moments of the plan of seed 5155
+/// show it.
+#[test]
+fn nothing_waits_for_a_client_that_has_left_just_before_a_power_cut() {
+    let Plan { shape, programs, faults, .. } = Plan::of_seed(5155, Sizes::default());
+    is_right_with(shape, &programs, &faults);
+}
+
 /// A request waited for a layout lock of a client whose recovery waited for the inode of that request.
 #[test]
 fn a_write_goes_on_while_another_client_opens_the_file_again_after_a_restart() {

@@ -145,6 +145,15 @@ fn a_client_that_does_not_release_is_evicted() {
     assert!(f.mds.connect(&f.export).is_ok() || f.mds.connect(&f.export).is_ok());
 }
 
+/// After a power loss, the next run would wait for it.
+#[test]
+fn the_end_of_a_client_is_durable() {
+    let f = tcp_fixture();
+    f.mds.disconnect(f.export.client);
+    let store = &f.mds.leaves.store;
+    assert_eq!(store.last_committed(), store.last_transno());
+}
+
 /// A process of this host that ended long ago, and a running one.
 fn ended_and_running() -> (ProcessIdentity, ProcessIdentity) {
     let running = nacre_env::own_process();
