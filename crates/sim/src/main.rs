@@ -25,7 +25,8 @@ const USAGE: &str =
   --no-power      no power cuts
   --history       print all calls with their answers
   --log LEVEL     print messages of the servers and clients with the simulated time
-  --shrink        remove operations and faults from a plan that fails, as long as it fails
+  --shrink        remove operations and faults from a plan that fails, as long as it fails; calls and messages are
+                  those of the smallest plan
   --seconds N     real time after which a run counts as hung; 60 unless given
 
   --enumerate N   power cuts in all workloads of N operations
@@ -148,7 +149,11 @@ fn main() -> ExitCode {
 fn run_one(args: &Arguments) -> ExitCode {
     let seed = args.seeds.start;
     let plan = Plan { seed, ..Plan::of_seed(args.plan.unwrap_or(seed), args.sizes) };
-    let begin = Instant::now();
+    let (begin, level) = (Instant::now(), log::max_level());
+    // Messages are those of the smallest plan.
+    if args.shrinks {
+        log::set_max_level(log::LevelFilter::Off);
+    }
     let (report, outcome) = run_plan(&plan);
     println!(
         "seed {seed}: {} calls, {} steps, {:?} simulated in {:?}, trace {:016x}",
@@ -158,7 +163,7 @@ fn run_one(args: &Arguments) -> ExitCode {
         begin.elapsed(),
         trace_hash(&outcome),
     );
-    if args.history {
+    if args.history && !args.shrinks {
         report.history.iter().for_each(|call| println!("{call}"));
     }
     let Some(problem) = report.problem else { return ExitCode::SUCCESS };
@@ -167,6 +172,11 @@ fn run_one(args: &Arguments) -> ExitCode {
     if args.shrinks {
         let (small, problem) = shrink(&plan, problem);
         println!("smallest plan that fails:\n{}\n{problem}", small.describe());
+        log::set_max_level(level);
+        if args.history || level > log::LevelFilter::Off {
+            let calls = run_plan(&small).0.history;
+            calls.iter().filter(|_| args.history).for_each(|call| println!("{call}"));
+        }
     }
     ExitCode::FAILURE
 }
