@@ -96,11 +96,12 @@ impl Data {
         // All objects, including those that other clients have had allocated since.
         let used = self.layouts.use_layout(file)?;
         let Some(layout) = used.with_objects() else { return Ok(()) };
-        let epochs: Vec<_> = layout.objects().map(|s| (*s, self.requests.epoch_of(s.ost_index))).collect();
+        let sizes = || object_sizes(layout, size);
+        let epochs: Vec<_> = sizes().map(|(s, _)| (s, self.requests.epoch_of(s.ost_index))).collect();
         self.write_back.discard(file, size, u64::MAX)?;
         loop {
             // Servers lock each object for itself: a write of another client could come between two of them.
-            let several = object_sizes(layout, size).nth(1).is_some();
+            let several = sizes().nth(1).is_some();
             let shared = several && !self.lease.exclusive() && !file.is_grouped();
             let cover = shared.then(|| self.locks.cover_end(file, layout, size)).transpose()?;
             let lock = cover.as_ref().map_or_else(|| self.locks.server_lock(file), |cover| cover.io);
@@ -112,7 +113,7 @@ impl Data {
         }
         let mut inner = file.lock();
         epochs.into_iter().for_each(|(stripe, epoch)| inner.mark_dirty(&stripe, epoch));
-        let sized = object_sizes(layout, size).filter(|(_, size)| *size > 0);
+        let sized = sizes().filter(|(_, size)| *size > 0);
         sized.for_each(|(stripe, _)| inner.news.written.note(&stripe));
         Ok(())
     }

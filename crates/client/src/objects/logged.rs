@@ -7,6 +7,7 @@ use nacre_rpc::{ImportInfo, OssEndpoint, RpcStats, Started, Tunables};
 use nacre_types::{Fid, StatusResult};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use nacre_wire::replay::{DataChange, MessageBytes, ReplayedChange};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -15,21 +16,45 @@ struct MdtData {
     /// Index of the MDT.
     mdt_index: u16,
     requests: Weak<Requests>,
-    /// Epoch since which all changes are in the log: what its loss takes is replayed.
-    epoch: OnceLock<u64>,
+    /// Epoch at the first connection.
+    first_epoch: OnceLock<u64>,
+    /// Set by the first change that is in the log. All others are, but those that change nothing: what the loss of
+    /// the log takes is replayed, so the epoch stays.
+    is_logged: AtomicBool,
+    /// Set by the first change that is not.
+    is_unlogged: AtomicBool,
 }
 
 impl MdtData {
+    fn new(mdt_index: u16, requests: Weak<Requests>) -> MdtData {
+        let (is_logged, is_unlogged) = (AtomicBool::new(false), AtomicBool::new(false));
+        MdtData { mdt_index, requests, first_epoch: OnceLock::new(), is_logged, is_unlogged }
+    }
+
+    /// As [`OssEndpoint::durability_epoch`].
+    fn epoch(&self, inner: &dyn OssEndpoint) -> u64 {
+        let current = || inner.durability_epoch();
+        if self.is_unlogged.load(Ordering::Acquire) && !self.is_logged.load(Ordering::Acquire) {
+            return current();
+        }
+        match self.first_epoch.get() {
+            Some(first) => *first,
+            None => match current() {
+                0 => 0,
+                epoch => *self.first_epoch.get_or_init(|| epoch),
+            },
+        }
+    }
+
     /// Keeps a change if it is in the log; returns the reply itself.
-    fn keep(
-        &self,
-        inner: &dyn OssEndpoint,
-        reply: OssReply,
-        request: &OssRequest,
-        data: Option<&[u8]>,
-    ) -> OssReply {
-        let OssReply::Logged { transno, last_committed, reply } = reply else { return reply };
-        self.epoch.get_or_init(|| inner.durability_epoch());
+    fn keep(&self, reply: OssReply, request: &OssRequest, data: Option<&[u8]>) -> OssReply {
+        let OssReply::Logged { transno, last_committed, reply } = reply else {
+            if is_change(request) {
+                self.is_unlogged.store(true, Ordering::Release);
+            }
+            return reply;
+        };
+        self.is_logged.store(true, Ordering::Release);
         if let (Some(requests), Some((object, change))) = (self.requests.upgrade(), change_of(request, data))
         {
             requests.keep_data(
@@ -57,7 +82,7 @@ pub(crate) struct Logged {
 impl Logged {
     /// Wraps the endpoint of the data part of an MDT.
     pub fn of_mdt(inner: Arc<dyn OssEndpoint>, mdt_index: u16, requests: Weak<Requests>) -> Logged {
-        Logged { inner, keeper: Keeper::Mdt(MdtData { mdt_index, requests, epoch: OnceLock::new() }) }
+        Logged { inner, keeper: Keeper::Mdt(MdtData::new(mdt_index, requests)) }
     }
 
     /// Wraps the endpoint of an OST whose changes are entered in `kept`.
@@ -73,13 +98,17 @@ impl Logged {
         run: impl FnOnce() -> StatusResult<OssReply>,
     ) -> StatusResult<OssReply> {
         match &self.keeper {
-            Keeper::Mdt(mdt) => Ok(mdt.keep(&*self.inner, run()?, request, data)),
+            Keeper::Mdt(mdt) => Ok(mdt.keep(run()?, request, data)),
             Keeper::Ost(kept) => match kept.before(&*self.inner, request) {
                 Some(before) => Keeping { inner: &*self.inner, kept }.finish(before, request, data, run()?),
                 None => run(),
             },
         }
     }
+}
+
+fn is_change(request: &OssRequest) -> bool {
+    matches!(request, OssRequest::Write { .. } | OssRequest::Truncate { .. } | OssRequest::Fallocate { .. })
 }
 
 /// Returns the change of a request with this data; `None` if it changes none.
@@ -170,7 +199,7 @@ impl OssEndpoint for Logged {
 
     fn durability_epoch(&self) -> u64 {
         match &self.keeper {
-            Keeper::Mdt(mdt) => mdt.epoch.get().copied().unwrap_or_else(|| self.inner.durability_epoch()),
+            Keeper::Mdt(mdt) => mdt.epoch(&*self.inner),
             Keeper::Ost(kept) => kept.epoch(&*self.inner),
         }
     }
