@@ -352,7 +352,7 @@ impl Mds {
         let lookups = Arc::new(Lookups::new(&leaves, &core));
         let filesets = Arc::new(Filesets::new(&leaves, &core.coordinator));
         let sessions = Arc::new(Sessions::new(&leaves, &core, boot_count, config.recovery_window, &files));
-        let replayer = Arc::new(Replayer::new(&leaves, &core, &files));
+        let replayer = Arc::new(Replayer::new(&leaves, &core, &files, config.recovery_window));
         let quota_master = QuotaMaster::of(&leaves, &core).map(Arc::new);
         Ok(Mds {
             attrs: Attributes::new(&leaves, &core, &lookups, &relayout),

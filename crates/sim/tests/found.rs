@@ -177,6 +177,48 @@ fn nothing_waits_for_a_client_that_has_left_just_before_a_power_cut() {
     is_right_with(shape, &programs, &faults);
 }
 
+/// The MDT gave up a change that needs the other one after 10 s, and did not wait for the parts of transactions that the
+/// other one returns.
+#[test]
+fn a_directory_on_another_mdt_is_there_after_one_mdt_was_down_and_one_lost_power() {
+    let shape = Shape { mdts: 2, osts: 2, clients: 3 };
+    let make = Operation::Mkdir { path: path(0), place: Place::Default };
+    let below = Operation::Mkdir { path: Path(vec![0, 1]), place: Place::Mdt(1) };
+    let kill = Timed {
+        at: Duration::from_micros(8500),
+        lasts: Duration::from_secs(15),
+        fault: Fault::Kill(Node::Mdt(1)),
+    };
+    let cut = Timed {
+        at: Duration::from_micros(19_800),
+        lasts: Duration::from_millis(20),
+        fault: Fault::Power(Node::Mdt(0)),
+    };
+    is_right_with(shape, &[vec![make, below], vec![], vec![]], &[cut, kill]);
+}
+
+/// A truncation to a size behind the data on the MDT counted as a change of that data; a write that a new run of the MDT
+/// executed counted as one of the run that the client had first met. Both were reported lost with their run.
+#[test]
+fn nothing_on_an_mdt_is_reported_lost_that_was_not_or_is_there() {
+    let cut = |at, lasts| Timed { at, lasts, fault: Fault::Power(Node::Mdt(0)) };
+    let shape = Shape { mdts: 2, osts: 1, clients: 3 };
+    let truncate = |number, size| Operation::Truncate { path: path(number), size };
+    let write = |offset| Operation::Write { slot: 1, offset, len: 100, sync: false };
+    let pause = Operation::Sleep { ms: 1500 };
+    let first = vec![open(1, 1, false), truncate(1, 65_636), pause, Operation::Stat { path: path(0) }];
+    let second = vec![open(1, 1, false), write(100)];
+    let power = cut(Duration::from_millis(295), Duration::from_secs(15));
+    is_right_with(shape, &[first, second, vec![]], &[power]);
+
+    let shape = Shape { mdts: 3, osts: 2, clients: 2 };
+    let first = vec![open(1, 0, false), truncate(0, 65_636), open(1, 1, false), write(36_864)];
+    let append = Operation::Append { slot: 1, len: 4096 };
+    let second = vec![open(1, 1, false), append, truncate(0, 135_168)];
+    let power = cut(Duration::from_micros(5145), Duration::from_secs(6));
+    is_right_with(shape, &[first, second], &[power]);
+}
+
 /// A request waited for a layout lock of a client whose recovery waited for the inode of that request.
 #[test]
 fn a_write_goes_on_while_another_client_opens_the_file_again_after_a_restart() {

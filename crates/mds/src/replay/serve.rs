@@ -10,6 +10,7 @@ use crate::stats::service_name;
 use crate::suspend::{Caller, Suspended};
 use crate::tables::REPLAYED;
 use nacre_dlm::Ticket;
+use nacre_env::clock::Instant;
 use nacre_ondisk::OpenedRecord;
 use nacre_rpc::{Call, Export};
 use nacre_types::{ClientUuid, Fid, OpenHandle, Status, StatusResult, TransNo};
@@ -17,6 +18,7 @@ use nacre_wire::Decode;
 use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest, OpenFlags};
 use nacre_wire::replay::ReplayedChange;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Executes a request as the client's standing permits.
 type Run<'a> = &'a dyn Fn(&Call<'_>, &MdsRequest<'_>) -> StatusResult<MdsAnswer>;
@@ -26,6 +28,8 @@ pub(crate) struct Replayer {
     leaves: Arc<Leaves>,
     core: Arc<Core>,
     files: Arc<OpenFiles>,
+    /// End of the time in which other servers are awaited: they may have lost power too.
+    deadline: Instant,
 }
 
 /// Removes a request from the order when it ends.
@@ -38,8 +42,10 @@ impl Drop for Queued<'_> {
 }
 
 impl Replayer {
-    pub fn new(leaves: &Arc<Leaves>, core: &Arc<Core>, files: &Arc<OpenFiles>) -> Replayer {
-        Replayer { leaves: leaves.clone(), core: core.clone(), files: files.clone() }
+    /// Builds the replay of a run that awaits other servers for `window`.
+    pub fn new(leaves: &Arc<Leaves>, core: &Arc<Core>, files: &Arc<OpenFiles>, window: Duration) -> Replayer {
+        let deadline = Instant::now() + window;
+        Replayer { leaves: leaves.clone(), core: core.clone(), files: files.clone(), deadline }
     }
 
     /// Returns the newest lost change of a client that has been replayed.
@@ -77,24 +83,31 @@ impl Replayer {
             return Ok(self.core.commits.answer(MdsReply::Outcomes(Vec::new())));
         };
         let queued = Queued(self, self.leaves.replays.enter(client, first.transno));
+        self.await_parts(export)?;
         let mut outcomes = Vec::with_capacity(changes.len());
         for change in changes {
             if change.transno <= replayed || !self.leaves.replays.is_lost(change.transno) {
                 outcomes.push(None);
                 continue;
             }
-            self.await_turn(export, &queued.1, change.transno)?;
-            let outcome = match self.leaves.replays.has_applied(change.transno) {
-                true => Ok(()),
-                false => self.execute(export, change, capabilities, run),
+            let refused = loop {
+                self.await_turn(export, &queued.1, change.transno)?;
+                let outcome = match self.leaves.replays.has_applied(change.transno) {
+                    true => Ok(()),
+                    false => self.execute(export, change, capabilities, run),
+                };
+                self.leaves.replays.end();
+                self.leaves.mdlocks.note_progress();
+                match outcome {
+                    Err(status @ (Status::ESHUTDOWN | Status::EINTR | Status::EVICTED)) => {
+                        return Err(status);
+                    }
+                    // A server that it needs is down.
+                    Err(Status::ETIMEDOUT) if Instant::now() < self.deadline => self.leaves.replays.wait(),
+                    outcome => break outcome.err(),
+                }
             };
-            self.leaves.replays.end();
-            self.leaves.mdlocks.note_progress();
-            match outcome {
-                Err(status @ (Status::ESHUTDOWN | Status::EINTR | Status::EVICTED)) => return Err(status),
-                outcome => outcomes.push(outcome.err()),
-            }
-            let refused = outcomes.last().copied().flatten();
+            outcomes.push(refused);
             self.leaves.replays.count(refused.is_some());
             if let Some(status) = refused {
                 let request = MdsRequest::from_bytes(&change.request.0);
@@ -125,17 +138,36 @@ impl Replayer {
                     Turn::Wait => {}
                     Turn::Replaced => return Err(Status::EVICTED),
                 }
-                if self.leaves.signal.is_stopping() {
-                    return Err(Status::ESHUTDOWN);
-                }
-                if nacre_env::interrupted() {
-                    return Err(Status::EINTR);
-                }
-                if export.has_ended() {
-                    return Err(Status::EVICTED);
-                }
+                self.may_wait(export)?;
             }
         })
+    }
+
+    /// Waits until the other MDTs have returned the parts of transactions that this one has lost: a change may need one
+    /// that came before it.
+    fn await_parts(&self, export: &Export) -> StatusResult<()> {
+        nacre_env::activity::blocking_for(nacre_env::activity::Cause::Recovery, || {
+            while !self.leaves.transactions.has_all_parts() && Instant::now() < self.deadline {
+                self.may_wait(export)?;
+                // The client is not the one that is late.
+                self.leaves.mdlocks.note_progress();
+                self.leaves.replays.wait();
+            }
+            Ok(())
+        })
+    }
+
+    fn may_wait(&self, export: &Export) -> StatusResult<()> {
+        if self.leaves.signal.is_stopping() {
+            return Err(Status::ESHUTDOWN);
+        }
+        if nacre_env::interrupted() {
+            return Err(Status::EINTR);
+        }
+        if export.has_ended() {
+            return Err(Status::EVICTED);
+        }
+        Ok(())
     }
 
     /// Waits until all lost changes have been replayed, as far as clients of the last run return in time: until then

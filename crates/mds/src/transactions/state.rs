@@ -576,6 +576,11 @@ impl Transactions {
         peers.keys().all(|mdt| state.greeted.contains(mdt))
     }
 
+    /// Returns true if no transaction is to be redone that another MDT has not returned yet.
+    pub fn has_all_parts(&self) -> bool {
+        self.has_all || self.has_greeted_all()
+    }
+
     /// Waits until every other MDT was asked which transactions are to be redone, for a limited time after
     /// the start: an unreachable MDT may have none, and must not block all clients. Returns at once after a
     /// clean stop, which leaves nothing to redo.
