@@ -92,11 +92,14 @@ impl MdsEvents for RemoteEvents {
             self.lease.lease_changed(LeaseGrant { exclusive: false, ..grant });
         }
         self.lease.lease_changed(grant);
-        if let Some(client) = client.filter(|_| recovery != Recovery::None) {
+        if recovery == Recovery::None {
+            return Ok(());
+        }
+        if let Some(client) = client {
             log::warn!("MDT{:04x} is back ({recovery:?}): opening files again", self.index);
             client.opens.reopen_handles(self.index, endpoint)?;
-            endpoint.call(&Cred::system(), &MdsRequest::RecoveryDone)?;
         }
-        Ok(())
+        // Also while it is being mounted, and has no open files: others wait for that.
+        endpoint.call(&Cred::system(), &MdsRequest::RecoveryDone).map(drop)
     }
 }

@@ -1,8 +1,12 @@
 //! After an MDT was killed, it knows the opens that the client replays.
 
 use super::*;
+use nacre_client::RemoteEvents;
+use nacre_rpc::tcp::MdsEvents;
+use nacre_rpc::{NoCallbacks, Recovery};
 use nacre_types::{Cred, Status};
-use nacre_wire::mds::{MdsAnswer, MdsRequest};
+use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
+use std::sync::Mutex;
 
 /// Restarts the MDT, and replays the client's opens there, as the connection does.
 fn restart(mds: &FakeMds, client: &Client) {
@@ -184,4 +188,28 @@ fn files_that_are_not_open_again_when_the_thread_is_interrupted_are_left_to_the_
     assert_eq!(open(), 1);
     assert_eq!(client.opens.reopen_handles(0, &way), Ok(()));
     assert_eq!(open(), 3);
+}
+
+/// An MDT that has restarted, and the requests that it got.
+struct Restarted(Mutex<Vec<String>>);
+
+impl MdsEndpoint for Restarted {
+    fn call(&self, _: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        self.0.lock().expect("no panic").push(format!("{request:?}"));
+        Ok(MdsReply::Done.into())
+    }
+
+    fn post(&self, _: &Cred, _: &MdsRequest<'_>) {}
+}
+
+/// All clients wait for it at the MDT.
+#[test]
+fn a_client_that_is_being_mounted_reports_to_a_restarted_mdt_that_it_has_no_open_files() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let events = RemoteEvents::new(0, Arc::new(NoCallbacks), client.lease.locks().clone());
+    let mdt = Restarted(Mutex::default());
+    let grant = LeaseGrant { exclusive: false, epoch: 1 };
+    events.reconnected(&mdt, Recovery::ServerRestarted, grant).expect("it answers");
+    assert_eq!(mdt.0.lock().expect("no panic").last().map(String::as_str), Some("RecoveryDone"));
 }
