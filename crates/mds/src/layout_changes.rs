@@ -18,7 +18,7 @@ use nacre_layout::{Layout, LayoutRequest, PoolName, user};
 use nacre_lock::LockHandle;
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::FILE_SIZE_MAX;
-use nacre_types::{AttrFlags, Fid, Owners, SizeSource, Status, StatusResult};
+use nacre_types::{AttrFlags, Fid, Nid, Owners, SizeSource, Status, StatusResult};
 use nacre_wire::mds::{HEAD_DATA_MAX, MdsAnswer, MdsReply, MdsRequest};
 use std::ops::Range;
 use std::sync::Arc;
@@ -179,9 +179,14 @@ impl LayoutChanges {
         if record.attr.is_regular() && !requested.is_empty() {
             let changed = &amendment.record;
             let layout = self.core.layouts.requested_layout(changed)?;
-            return self.instantiate(changed, layout, 1, None, |changed, _, tx| {
+            let answer = self.instantiate(changed, layout, 1, None, |changed, _, tx| {
                 performer.amend(caller, held, tx, Amendment::of(changed))
-            });
+            })?;
+            // A replay would give it other objects.
+            if caller.export.nid != Nid::Lo {
+                self.leaves.records.sync(answer.transno)?;
+            }
+            return Ok(answer);
         }
         performer.amend(caller, held, self.leaves.records.begin(), amendment)
     }

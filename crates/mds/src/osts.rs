@@ -639,13 +639,14 @@ fn prepare_some(chosen: &[Vec<&Arc<Ost>>], all: &[Arc<Ost>], deadline: Instant) 
     if any {
         return true;
     }
-    // The chosen OSTs are unreachable, so another round chooses others; without others it waits for a change.
+    // The chosen OSTs are unreachable, so another round chooses others; without others it waits for a change, as it
+    // does while clients may replay layouts.
     // Their state has not changed since they were chosen.
     let is_out = |ost: &Arc<Ost>| {
         let candidate = ost.candidate(Duration::MAX);
         candidate.down || candidate.full
     };
-    if all.iter().all(is_out) {
+    if all.iter().all(is_out) || chosen.iter().flatten().any(|ost| ost.awaits_replay()) {
         let Some(ost) = all.first() else { return false };
         ost.wait_for_change(deadline.min(Instant::now() + Duration::from_millis(200)));
     }
