@@ -127,6 +127,11 @@ impl LockService {
         })
     }
 
+    /// Records that a client has replayed all its locks, or has none.
+    pub fn end_replay_of(&self, client: &ClientUuid) {
+        self.act(|state, effects| self.no_longer_awaited(state, client, effects));
+    }
+
     /// Stops awaiting a client that has replayed all its locks, or was removed.
     pub(crate) fn no_longer_awaited(
         &self,

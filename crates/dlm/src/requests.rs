@@ -63,7 +63,7 @@ impl LockService {
                 Ok(None)
             }
             LockRequest::ReplayDone => {
-                self.act(|state, effects| self.no_longer_awaited(state, &export.client, effects));
+                self.end_replay_of(&export.client);
                 Ok(None)
             }
         }

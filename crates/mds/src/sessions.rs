@@ -104,6 +104,12 @@ impl Sessions {
         let client = export.client;
         self.leaves.clients.add(export);
         self.leaves.mdlocks.connect(export)?;
+        // The last run may have stored it, and not answered.
+        if export.is_first {
+            self.leaves.replays.end_replay_of(&client);
+            self.leaves.mdlocks.end_replay_of(&client);
+            self.destroy_closed(self.leaves.recovery.stop_awaiting(&client));
+        }
         // A client in this process dies with it, so it needs no record.
         if export.nid != Nid::Lo {
             self.remember_client(export)?;

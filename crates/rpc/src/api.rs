@@ -165,6 +165,8 @@ pub struct Export {
     pub process: Option<ProcessIdentity>,
     /// True for a metadata server that is a client of another.
     pub is_server: bool,
+    /// True if the client has been connected to no run of the target before, as far as it knows: it restores nothing.
+    pub is_first: bool,
     /// Authenticated identity; `None` for a client in this process, and on servers without authentication.
     pub identity: Option<Arc<Identity>>,
     /// Bounds that the service sets on the client's rights, if any.
@@ -217,6 +219,7 @@ impl Export {
             nid,
             process,
             is_server: false,
+            is_first: false,
             identity: None,
             standing: RwLock::new(None),
             is_bounded: AtomicBool::new(false),
@@ -233,6 +236,11 @@ impl Export {
     /// Marks the client as a metadata server.
     pub fn of_server(self) -> Export {
         Export { is_server: true, ..self }
+    }
+
+    /// Sets whether the client has been connected to no run of the target before.
+    pub fn at_first(self, is_first: bool) -> Export {
+        Export { is_first, ..self }
     }
 
     /// Sets the authenticated identity.

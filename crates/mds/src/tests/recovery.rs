@@ -1,5 +1,7 @@
 use super::*;
+use nacre_layout::LayoutSpec;
 use nacre_types::{ProcessIdentity, Xid};
+use nacre_wire::mds::XattrFlags;
 
 fn slot(f: &Fixture, tag: u16, xid: u64) -> ReplySlot {
     ReplySlot { client: f.export.client, tag, xid: Xid(xid) }
@@ -143,6 +145,35 @@ fn a_client_that_does_not_release_is_evicted() {
     assert_eq!(f.run(&MdsRequest::Ping), Err(Status::EVICTED));
     assert_eq!(f.stat(Fid::ROOT), Err(Status::EVICTED));
     assert!(f.mds.connect(&f.export).is_ok() || f.mds.connect(&f.export).is_ok());
+}
+
+/// The last run had stored it, and its reply was lost: the client knows of no connection, and restores nothing.
+#[test]
+fn nothing_waits_for_a_client_that_has_not_been_connected_as_far_as_it_knows() {
+    let f = tcp_fixture();
+    f.mds.stop().expect("stops");
+    let Fixture { dir, mds, export, .. } = f;
+    drop(mds);
+    let mds = Mds::open(dir.path(), config(), Vec::new()).expect("starts");
+    assert_eq!(mds.leaves.recovery.awaited(), 1);
+    let callbacks = Arc::new(nacre_rpc::NoCallbacks);
+    let first = Export::new(export.client, tcp_nid(), None, callbacks).at_first(true);
+    mds.connect(&Arc::new(first)).expect("let in");
+    assert_eq!(mds.leaves.recovery.awaited(), 0);
+    assert!(!mds.leaves.mdlocks.is_recovering());
+}
+
+/// A replay would give it other objects, and the client has written to these.
+#[test]
+fn objects_of_a_layout_that_a_client_has_set_are_durable() {
+    let f = tcp_fixture();
+    let fid = f.file(Fid::ROOT, "file").expect("made").fid;
+    let spec = LayoutSpec { stripe_count: Some(1), ..LayoutSpec::default() };
+    let value = nacre_layout::user::encode_spec(&fid, &spec);
+    let (name, flags) = (&b"lustre.lov"[..], XattrFlags::empty());
+    f.run(&MdsRequest::SetXattr { fid, name, value: &value, flags }).expect("set");
+    let store = &f.mds.leaves.store;
+    assert_eq!(store.last_committed(), store.last_transno());
 }
 
 /// After a power loss, the next run would wait for it.

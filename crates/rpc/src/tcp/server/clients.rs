@@ -208,6 +208,8 @@ pub(super) struct Who {
     pub(super) process: Option<ProcessIdentity>,
     /// See [`nacre_wire::connect::ConnectFlags::SERVER`].
     pub(super) is_server: bool,
+    /// See [`Export::is_first`].
+    pub(super) is_first: bool,
     /// Authenticated identity.
     pub(super) identity: Option<Arc<Identity>>,
 }
@@ -356,7 +358,7 @@ fn new_client(service: Service, target: TargetId, who: &Who, connection: &Connec
     });
     let export = Export::new(who.uuid, Nid::Tcp(connection.peer()), who.process, callbacks.clone());
     let export = if who.is_server { export.of_server() } else { export };
-    let export = export.of_key(who.identity.clone());
+    let export = export.of_key(who.identity.clone()).at_first(who.is_first);
     Client {
         export: Arc::new(export),
         replies: Mutex::default(),

@@ -402,6 +402,7 @@ impl Connection {
                     uuid: connect.client,
                     process: local.then_some(connect.process),
                     is_server: connect.flags.contains(ConnectFlags::SERVER),
+                    is_first: connect.instance == 0,
                     identity: session.proof.identity().cloned(),
                 },
             )?;
