@@ -194,7 +194,7 @@ impl SlotFile {
                 let mtime = fs::Timespec { tv_sec: mtime.sec, tv_nsec: mtime.nsec.into() };
                 fs::futimens(fd, &fs::Timestamps { last_access: omit, last_modification: mtime })
             }
-            SlotFile::Memory(_) => Ok(()),
+            SlotFile::Memory(file) => file.set_mtime(mtime),
         }
     }
 

@@ -28,6 +28,8 @@ fn zeros() -> Page {
 struct Content {
     size: u64,
     pages: BTreeMap<u64, Page>,
+    /// Time of the last change.
+    mtime: Timestamp,
 }
 
 impl Content {
@@ -75,7 +77,7 @@ impl Versions {
 
     fn after_cut(&self, choose: Choice<'_>) -> Versions {
         let mut any = || self.0.get(choose(self.0.len())).unwrap_or(self.now());
-        let mut left = Content { size: any().size, ..Content::default() };
+        let mut left = Content { size: any().size, mtime: any().mtime, ..Content::default() };
         for version in &self.0 {
             for page in version.pages.keys() {
                 match any().pages.get(page) {
@@ -235,7 +237,8 @@ impl Tree {
                     return Err(Errno::NOENT);
                 }
                 let name = Name { file: state.files.len(), is_durable: false };
-                state.files.push(Versions(vec![Content::default()]));
+                let mtime = nacre_env::clock::wall().into();
+                state.files.push(Versions(vec![Content { mtime, ..Content::default() }]));
                 state.names.insert(path.to_owned(), name);
                 Ok(state.files.len() - 1)
             })?,
@@ -313,6 +316,7 @@ impl File {
             let used = state.limits.pages_max.map(|most| (most, state.used_pages()));
             let versions = &mut state.files[self.number];
             let mut content = versions.now().clone();
+            content.mtime = nacre_env::clock::wall().into();
             change(&mut content);
             if let Some((most, used)) = used
                 && content.pages.len() > versions.now().pages.len()
@@ -359,9 +363,13 @@ impl File {
         self.look(|content| FileStat {
             size: content.size,
             blocks: content.pages.len() as u64 * PAGE / 512,
-            mtime: Timestamp::default(),
+            mtime: content.mtime,
             is_file: true,
         })
+    }
+
+    pub(super) fn set_mtime(&self, mtime: Timestamp) -> Result<()> {
+        self.change(|content| content.mtime = mtime)
     }
 
     pub(super) fn set_size(&self, size: u64) -> Result<()> {
