@@ -98,6 +98,14 @@ pub(crate) enum Call {
         region: Region,
         mode: LockMode,
     },
+    /// Moves the data of a file to other objects.
+    Relocate {
+        fid: Fid,
+    },
+    /// Begins to move the names of a directory to other shards.
+    Restripe {
+        fid: Fid,
+    },
 }
 
 /// The answer to a call that succeeded.

@@ -12,6 +12,7 @@ mod invariants;
 mod linear;
 mod model;
 mod mount;
+mod moves;
 mod operation;
 mod plan;
 mod planted;

@@ -76,6 +76,7 @@ impl Rules {
                 | Call::OpenFid { .. }
                 | Call::Stat { .. }
                 | Call::FsyncDir { .. }
+                | Call::Relocate { .. }
         );
         match status {
             // The MDT has dropped the client, and its locks.

@@ -71,7 +71,8 @@ pub(crate) const ALL_PARTS: Region = Region::Parts(0, PARTS - 1);
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(
     missing_docs,
-    reason = "the names are those of the system calls and their arguments; Remount is in a new process"
+    reason = "the names are those of the system calls and their arguments; Remount is in a new process; Relocate is \
+              `lfs migrate`, Restripe is `lfs setdirstripe` of a directory that exists"
 )]
 pub enum Operation {
     Open { slot: u8, path: Path, create: bool, exclusive: bool, truncate: bool },
@@ -94,6 +95,8 @@ pub enum Operation {
     Sleep { ms: u32 },
     Lock { slot: u8, region: Region, mode: LockMode, wait: bool },
     Remount,
+    Relocate { slot: u8, stripes: u8 },
+    Restripe { path: Path, shards: u8 },
 }
 
 /// Returns an offset near one of the places where something changes: the end of what a client holds back, of
@@ -190,6 +193,16 @@ impl Operation {
             15 => Operation::Fsync { slot },
             16 => Operation::FsyncDir { path: Path::directory(random) },
             _ => Operation::Sleep { ms: [1, 50, 300, 1500][random.usize(..4)] },
+        }
+    }
+
+    /// Returns a move of data or names.
+    pub(crate) fn random_move(random: &mut Rng, mdts: u8) -> Operation {
+        match random.u8(..3) {
+            0 if mdts > 1 => {
+                Operation::Restripe { path: Path(vec![random.u8(..NAMES)]), shards: random.u8(1..=mdts) }
+            }
+            _ => Operation::Relocate { slot: random.u8(..SLOTS), stripes: random.u8(1..=2) },
         }
     }
 

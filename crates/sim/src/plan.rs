@@ -45,12 +45,12 @@ impl Default for Sizes {
     }
 }
 
-/// Adds operations on file locks to the programs of some seeds, and unmounts to those of others. The random numbers are
-/// others than those of the rest of the plan, which stays as it would be without them.
-fn add_locks_and_mounts(programs: &mut [Vec<Operation>], seed: u64) {
+/// Adds operations on file locks to the programs of some seeds, unmounts to those of others, and moves of data and names.
+/// The random numbers are others than those of the rest of the plan, which stays as it would be without them.
+fn add_rare_operations(programs: &mut [Vec<Operation>], mdts: u8, seed: u64) {
     let mut random = Rng::with_seed(!seed);
     let (has_locks, has_mounts) = (random.u8(..3) == 0, random.u8(..5) == 0);
-    for program in programs {
+    for program in &mut *programs {
         let (locks, mounts) = (program.len() / 4, random.usize(..3));
         for _ in 0..if has_locks { locks } else { 0 } {
             let at = random.usize(..=program.len());
@@ -59,6 +59,13 @@ fn add_locks_and_mounts(programs: &mut [Vec<Operation>], seed: u64) {
         for _ in 0..if has_mounts { mounts } else { 0 } {
             let at = random.usize(..=program.len());
             program.insert(at, Operation::Remount);
+        }
+    }
+    let has_moves = random.u8(..4) == 0;
+    for program in programs {
+        for _ in 0..if has_moves { program.len() / 6 } else { 0 } {
+            let at = random.usize(..=program.len());
+            program.insert(at, Operation::random_move(&mut random, mdts));
         }
     }
 }
@@ -74,7 +81,7 @@ impl Plan {
             (0..sizes.operations).map(operation).collect()
         };
         let mut programs: Vec<Vec<Operation>> = (0..shape.clients).map(|_| program(&mut random)).collect();
-        add_locks_and_mounts(&mut programs, seed);
+        add_rare_operations(&mut programs, shape.mdts, seed);
         let jitter = Duration::from_micros([0, 0, 50, 2000][random.usize(..4)]);
         let span = Duration::from_millis([20, 300, 5000][random.usize(..3)]);
         let power = sizes.power && random.bool();

@@ -4,6 +4,7 @@
 use crate::history::{Call, History, Reply};
 use crate::invariants::sizes;
 use crate::mount::root;
+use crate::moves;
 use crate::operation::{ALL_PARTS, Operation, Path, Place, Region, SLOTS, name};
 use nacre_client::{
     Client, Created, FileLock, LockFamily, LockMode, LockOwner, NewFile, OpenFlags, Reader, RenameFlags,
@@ -146,6 +147,14 @@ impl Program {
             Operation::Lock { slot, region, mode, wait } => self.lock(*slot, *region, *mode, *wait),
             // By the place of the client: the program has no other client yet.
             Operation::Remount => Ok(()),
+            Operation::Relocate { slot, stripes } => self.slot(*slot).and_then(|(fid, handle)| {
+                let moved = |client: &Client| moves::relocate(client, fid, handle, *stripes);
+                self.call(Call::Relocate { fid }, |client| moved(client).map(|()| Reply::Done)).map(drop)
+            }),
+            Operation::Restripe { path, shards } => self.find(path).and_then(|(fid, is_dir)| {
+                let begun = |client: &Client| moves::restripe(client, fid, *shards).map(|()| Reply::Done);
+                if is_dir { self.call(Call::Restripe { fid }, begun).map(drop) } else { Ok(()) }
+            }),
         };
     }
 

@@ -98,7 +98,7 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     problems.add(invariants::checked::check(&cluster, &rules));
     problems.add(invariants::objects::check(&cluster, &rules));
     let (programs, incidents) = history.take();
-    problems.add(invariants::times::check(&programs, &plan.faults));
+    problems.add(invariants::times::check(&programs, plan));
     problems.add(linear::check(&programs, &incidents, Model::new(rules)));
     std::mem::take(&mut *PANICS.lock()).into_iter().for_each(|panic| problems.add(Err(panic)));
     Report { calls: programs.iter().map(Vec::len).sum(), problem: problems.all(), history: told(&programs) }

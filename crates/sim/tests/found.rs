@@ -219,6 +219,23 @@ fn nothing_on_an_mdt_is_reported_lost_that_was_not_or_is_there() {
     is_right_with(shape, &[first, second], &[power]);
 }
 
+/// The replay of the layout that the new objects came with allocated other ones, in a loop that never waited.
+#[test]
+fn a_file_keeps_its_data_if_an_mdt_loses_power_while_it_moves_to_other_objects() {
+    let shape = Shape { mdts: 1, osts: 2, clients: 2 };
+    let relocate = |stripes| Operation::Relocate { slot: 0, stripes };
+    let append = |len| Operation::Append { slot: 0, len };
+    let read = Operation::Read { slot: 0, offset: 0, len: 200_000 };
+    let first =
+        vec![open(0, 0, false), append(70_000), pause(50), relocate(2), append(4096), relocate(1), read];
+    let second = vec![pause(50), open(0, 0, false), append(100), relocate(1), append(5000)];
+    for at_ms in [54, 56, 58, 60, 63, 66, 70] {
+        let (at, fault) = (Duration::from_millis(at_ms), Fault::Power(Node::Mdt(0)));
+        let cut = Timed { at, lasts: Duration::from_millis(20), fault };
+        is_right_with(shape, &[first.clone(), second.clone()], &[cut]);
+    }
+}
+
 /// A request waited for a layout lock of a client whose recovery waited for the inode of that request.
 #[test]
 fn a_write_goes_on_while_another_client_opens_the_file_again_after_a_restart() {

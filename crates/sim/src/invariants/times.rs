@@ -1,10 +1,16 @@
 //! Every call ends in time: a call waits no longer than faults last, and then for what a recovery or a revoked
 //! lock takes when all hosts are up.
 
-use crate::fault::{Fault, Timed};
+use crate::fault::Fault;
 use crate::history::{Call, Event};
 use crate::linear::describe;
+use crate::operation::Operation;
+use crate::plan::Plan;
 use std::time::Duration;
+
+/// Longest time for which a client that leaves waits for a server that is down. A server that is down for longer awaits
+/// the client when it is back, as one that has died.
+const GOODBYE: Duration = Duration::from_millis(500);
 
 /// Longest time of a call apart from faults: less than the deadline of a lock, which nothing may reach while all
 /// clients answer.
@@ -16,18 +22,21 @@ const LONGEST_AFTER_DEATH: Duration = Duration::from_secs(50);
 /// The same for file locks, which an MDT does not revoke: it drops clients without contact after 60 s.
 const LONGEST_LOCK_AFTER_DEATH: Duration = Duration::from_secs(70);
 
-/// Checks the calls of a run with these faults.
+/// Checks the calls of a run of this plan.
 ///
 /// # Errors
 /// A call that took too long.
-pub(crate) fn check(programs: &[Vec<Event>], faults: &[Timed]) -> Result<(), String> {
+pub(crate) fn check(programs: &[Vec<Event>], plan: &Plan) -> Result<(), String> {
+    let faults = &plan.faults;
     let last = faults.iter().map(|fault| fault.at + fault.lasts).max().unwrap_or_default();
     let lasting: Duration = faults.iter().map(|fault| fault.lasts).sum();
     // After a longer fault clients are evicted, and others wait for that, one after the other.
     if lasting >= Duration::from_secs(3) {
         return Ok(());
     }
-    let has_deaths = faults.iter().any(|timed| matches!(timed.fault, Fault::Die(_)));
+    let leaves = plan.programs.iter().flatten().any(|operation| *operation == Operation::Remount);
+    let has_deaths =
+        faults.iter().any(|timed| matches!(timed.fault, Fault::Die(_)) || leaves && timed.lasts >= GOODBYE);
     let longest = |event: &Event| match event.call {
         _ if !has_deaths => LONGEST,
         Call::Lock { .. } => LONGEST_LOCK_AFTER_DEATH,

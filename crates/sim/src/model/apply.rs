@@ -42,6 +42,8 @@ impl Model {
             Call::FsyncDir { fid } => self.sync_directory(event, *fid),
             Call::OpenFid { fid, truncate } => self.open_fid(event, *fid, *truncate),
             Call::Lock { fid, handle, .. } => self.lock(event, *fid, *handle),
+            Call::Relocate { fid } => self.relocate(event, *fid, is_alone),
+            Call::Restripe { fid } => self.restripe(event, *fid),
             Call::Close { fid, .. }
             | Call::Write { fid, .. }
             | Call::Append { fid, .. }
@@ -94,6 +96,30 @@ impl Model {
             inode.content.resize(0);
         }
         Ok(())
+    }
+
+    /// Nothing changes for programs. The move gives up if another one writes.
+    fn relocate(&mut self, event: &Event, fid: Fid, is_alone: bool) -> Verdict {
+        let Some(inode) = self.inode(fid) else { return wrong("a known inode") };
+        match event.result {
+            Err(Status::EAGAIN | Status::EBUSY) if !is_alone => Ok(()),
+            Err(_) if inode.is_removed() => fails(event, &[Status::ESTALE, Status::ENOENT, Status::EIO]),
+            _ => is_done(event),
+        }
+    }
+
+    /// Names keep what they lead to.
+    fn restripe(&mut self, event: &Event, fid: Fid) -> Verdict {
+        let Some(inode) = self.inode_mut(fid) else { return wrong("a known inode") };
+        inode.striped = true;
+        if inode.is_removed() && event.result.is_err() {
+            return fails(event, &REMOVED);
+        }
+        match event.result {
+            // It has so many, the last move has not ended, or no other MDT is reachable.
+            Err(_) => fails(event, &[Status::EALREADY, Status::EBUSY, Status::EAGAIN]),
+            Ok(_) => is_done(event),
+        }
     }
 
     fn lock(&mut self, event: &Event, fid: Fid, handle: u64) -> Verdict {

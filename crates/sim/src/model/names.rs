@@ -188,7 +188,8 @@ impl Model {
                     _ => wrong(there),
                 }
             }
-            (None, Ok(Reply::Opened { fid, created: true })) => {
+            // A client that was evicted meanwhile sends its request again, and finds what the first one has made.
+            (None, Ok(Reply::Opened { fid, created })) if *created || self.rules.evictions => {
                 let mut inode = Inode::new(false, parent, event.times[1]);
                 inode.opens = 1;
                 self.make(*fid, inode, parent, name, event)
