@@ -515,6 +515,14 @@ impl Mds {
         self.mdlocks.lead(data);
     }
 
+    /// Waits until clients have replayed what this MDT had lost with its host.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`.
+    pub fn await_replays(&self) -> StatusResult<()> {
+        self.replayer.await_all()
+    }
+
     /// Returns the largest component in bytes that new layouts may have on this MDT: while there is enough
     /// space (`lod.*.dom_stripesize`), and with the current free space (`dom_stripesize_cur_kb`).
     pub fn dom_limits(&self) -> (u64, u64) {

@@ -34,6 +34,6 @@ mod versions;
 
 pub use room::STATFS_AGE_MAX;
 pub use scrub::{DataScrub, DataScrubStatus};
-pub use service::{AHEAD_MAX, DESTROY_MAX, ObjectServer, OssConfig, PRECREATE_MAX};
+pub use service::{AHEAD_MAX, DESTROY_MAX, Lead, ObjectServer, OssConfig, PRECREATE_MAX};
 pub use stats::{Operation, PeerStats, SERVICES};
 pub use stop::StopError;

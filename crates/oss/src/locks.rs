@@ -160,6 +160,9 @@ impl ObjectServer {
     /// # Errors
     /// As [`Replays::await_end`](crate::replay::Replays::await_end).
     pub(crate) fn await_replay(&self, export: &Export, request: &OssRequest) -> StatusResult<()> {
+        if let Some(lead) = self.lead.get().filter(|_| awaits_replay(request)) {
+            lead()?;
+        }
         match &self.changes {
             Some(changes) if changes.is_lacking() && awaits_replay(request) => {
                 let is_stopping = || self.counters.is_stopping();

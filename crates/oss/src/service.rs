@@ -88,9 +88,16 @@ pub struct ObjectServer {
     hold: Hold,
     pub(crate) trimmer: OnceLock<Trimmer>,
     pub(crate) scrub: OnceLock<DataScrub>,
+    pub(crate) lead: OnceLock<Box<Lead>>,
     pub(crate) quota: Quota,
     failures: Seldom,
 }
+
+/// Waits until the metadata server whose data this is has replayed what it had lost.
+///
+/// # Errors
+/// `EINTR`, `ESHUTDOWN`.
+pub type Lead = dyn Fn() -> StatusResult<()> + Send + Sync;
 
 impl ObjectServer {
     /// Creates a service for the OST with this index. It does not store the list of clients with locks.
@@ -159,8 +166,16 @@ impl ObjectServer {
             hold: Hold::default(),
             trimmer: OnceLock::new(),
             scrub: OnceLock::new(),
+            lead: OnceLock::new(),
             failures: Seldom::default(),
         }
+    }
+
+    /// Sets what requests for data wait for: on a metadata target it is lost and replayed together with the files. Only
+    /// the first call has an effect.
+    pub fn follow(&self, lead: Box<Lead>) {
+        // A metadata target has one metadata server.
+        let _ = self.lead.set(lead);
     }
 
     /// Postpones the recovery window to [`ObjectServer::on_listening`]: clients cannot connect yet.

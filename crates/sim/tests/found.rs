@@ -219,6 +219,24 @@ fn nothing_on_an_mdt_is_reported_lost_that_was_not_or_is_there() {
     is_right_with(shape, &[first, second], &[power]);
 }
 
+/// The client had not met the data part of the MDT before, and came there before it had replayed the file to the MDT.
+#[test]
+fn the_first_write_to_an_mdt_waits_until_the_files_that_it_had_lost_are_there() {
+    let shape = Shape { mdts: 2, osts: 2, clients: 3 };
+    let other = vec![open(0, 0, false), Operation::Rename { from: path(1), to: path(1) }];
+    let writer = vec![
+        Operation::Unlink { path: path(1) },
+        open(0, 1, false),
+        Operation::Truncate { path: path(1), size: 0 },
+        open(2, 1, false),
+        open(1, 1, true),
+        Operation::Append { slot: 0, len: 1 },
+    ];
+    let at = Duration::from_micros(2875);
+    let cut = Timed { at, lasts: Duration::from_millis(300), fault: Fault::Power(Node::Mdt(0)) };
+    is_right_with(shape, &[vec![], other, writer], &[cut]);
+}
+
 /// The replay of the layout that the new objects came with allocated other ones, in a loop that never waited.
 #[test]
 fn a_file_keeps_its_data_if_an_mdt_loses_power_while_it_moves_to_other_objects() {
