@@ -13,6 +13,7 @@ use nacre_env::sim;
 use nacre_env::thread::JoinHandle;
 use nacre_store::object::file::memory::Limits;
 use nacre_store::object::simulated::Medium;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub(crate) struct Conductor<'a> {
     undertakers: Vec<JoinHandle<()>>,
     /// The first violated invariant.
     problem: Option<String>,
+    /// OSTs with failing disks, and whether they did not start because of that.
+    failing: BTreeMap<u8, bool>,
 }
 
 impl<'a> Conductor<'a> {
@@ -46,7 +49,15 @@ impl<'a> Conductor<'a> {
         seed: u64,
     ) -> Conductor<'a> {
         let random = Rng::with_seed(seed ^ 0x5eed);
-        Conductor { cluster, seats, history, random, undertakers: Vec::new(), problem: None }
+        Conductor {
+            cluster,
+            seats,
+            history,
+            random,
+            undertakers: Vec::new(),
+            problem: None,
+            failing: BTreeMap::new(),
+        }
     }
 
     /// Begins and ends all faults in time.
@@ -157,7 +168,10 @@ impl<'a> Conductor<'a> {
             Fault::Full(ost) => {
                 self.limit(ost, |used| Limits { pages_max: Some(used + PAGES_LEFT), fails: false })
             }
-            Fault::IoErrors(ost) => self.limit(ost, |_| Limits { pages_max: None, fails: true }),
+            Fault::IoErrors(ost) => {
+                self.failing.entry(ost).or_insert(false);
+                self.limit(ost, |_| Limits { pages_max: None, fails: true });
+            }
             Fault::Slow(ost, ms) => {
                 let seek = Duration::from_millis(ms.into());
                 self.set_medium(ost, Some(Medium { seek, bandwidth: BANDWIDTH }));
@@ -181,7 +195,13 @@ impl<'a> Conductor<'a> {
                 network.rejoin(None, Some(ip));
             }
             Fault::Kill(node) | Fault::Power(node) => self.start_server(node),
-            Fault::Full(ost) | Fault::IoErrors(ost) => self.limit(ost, |_| Limits::default()),
+            Fault::Full(ost) => self.limit(ost, |_| Limits::default()),
+            Fault::IoErrors(ost) => {
+                self.limit(ost, |_| Limits::default());
+                if self.failing.remove(&ost) == Some(true) {
+                    self.start_server(Node::Ost(ost));
+                }
+            }
             Fault::Slow(ost, _) => self.set_medium(ost, None),
             Fault::Break(_) | Fault::Pause(_) | Fault::Die(_) | Fault::Clock(..) => {}
         }
@@ -244,7 +264,11 @@ impl<'a> Conductor<'a> {
         if targets[index].running.is_none()
             && let Err(problem) = targets[index].start(map)
         {
-            self.problem.get_or_insert(problem);
+            let failing = if let Node::Ost(ost) = node { self.failing.get_mut(&ost) } else { None };
+            match failing {
+                Some(waits) => *waits = true,
+                None => drop(self.problem.get_or_insert(problem)),
+            }
         }
     }
 }

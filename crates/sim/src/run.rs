@@ -11,7 +11,6 @@ use crate::plan::Plan;
 use crate::program::Program;
 use crate::seat::Seat;
 use nacre_env::clock::Instant;
-use nacre_env::sync::Mutex;
 use nacre_env::thread::JoinHandle;
 use nacre_types::{ClientUuid, Fid};
 use std::path::Path;
@@ -39,8 +38,12 @@ pub struct Report {
     pub history: Vec<String>,
 }
 
-/// Panics of threads of simulations.
-static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// Panics of threads of simulations. Its lock is not one of the simulation, which may itself have panicked.
+static PANICS: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+
+fn panics() -> std::sync::MutexGuard<'static, Vec<String>> {
+    PANICS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
 
 /// Records panics of threads of simulations, in addition to printing them.
 fn watch_panics() {
@@ -50,7 +53,7 @@ fn watch_panics() {
         std::panic::set_hook(Box::new(move |info| {
             if nacre_env::sim::is_here() {
                 let trace = std::backtrace::Backtrace::capture();
-                PANICS.lock().push(format!("a thread panicked: {info}\n{trace}"));
+                panics().push(format!("a thread panicked: {info}\n{trace}"));
             }
             before(info);
         }));
@@ -70,11 +73,17 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     let programs = start_programs(plan, &seats, &history);
     let mut conductor = Conductor::new(&mut cluster, seats.clone(), history.clone(), plan.seed);
     conductor.conduct(&plan.faults);
-    if let Err(problem) = await_all(programs, &mut conductor) {
+    let ended = match await_all(programs, &mut conductor) {
+        Ok(()) => conductor.finish(),
+        Err(problem) => {
+            std::mem::forget(conductor);
+            Err(problem)
+        }
+    };
+    if let Err(problem) = ended {
         // Nothing can be stopped in order.
         let report = Report { calls: 0, problem: Some(problem), history: told(&history.take().0) };
-        std::mem::forget((seats, conductor));
-        std::mem::forget(cluster);
+        std::mem::forget((seats, cluster));
         return report;
     }
     let mut problems = Problems::default();
@@ -82,7 +91,6 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
         time if time > MOUNTED => Err(format!("the mounts took {time:?} without any fault")),
         _ => Ok(()),
     });
-    problems.add(conductor.finish());
     problems.add(audit(&seats[0], &history, plan.programs.len()));
     let dead: Vec<ClientUuid> = seats.iter().filter_map(|seat| seat.dead()).collect();
     seats.iter().for_each(|seat| seat.leave());
@@ -100,7 +108,7 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     let (programs, incidents) = history.take();
     problems.add(invariants::times::check(&programs, plan));
     problems.add(linear::check(&programs, &incidents, Model::new(rules)));
-    std::mem::take(&mut *PANICS.lock()).into_iter().for_each(|panic| problems.add(Err(panic)));
+    std::mem::take(&mut *panics()).into_iter().for_each(|panic| problems.add(Err(panic)));
     Report { calls: programs.iter().map(Vec::len).sum(), problem: problems.all(), history: told(&programs) }
 }
 
