@@ -92,6 +92,8 @@ pub struct FileStore {
     is_closed: AtomicBool,
     /// The last run stopped in order.
     was_clean: bool,
+    /// This run has cleared away what a crash left.
+    is_recovered: bool,
     boot: u64,
     counters: Counters,
     freed: trim::FreedBook,
@@ -166,6 +168,7 @@ impl FileStore {
             store.counters.recovered_files.store(emptied, Ordering::Relaxed);
         }
         store.write_clean(false)?;
+        store.is_recovered = true;
         let fail = |source| ObjectError::Path { action: "start a thread for", path: dir.to_owned(), source };
         store.threads.push(store.releaser.start().map_err(fail)?);
         store.threads.push(store.transfers.fetcher().start().map_err(fail)?);
@@ -231,6 +234,7 @@ impl FileStore {
             sequences: Sequences::default(),
             is_closed: AtomicBool::new(false),
             was_clean: true,
+            is_recovered: false,
             boot: boot_identity(),
             counters: Counters { objects: AtomicU64::new(known.objects), ..Counters::default() },
             congested_until_ms: AtomicU64::new(0),
@@ -439,7 +443,7 @@ impl Drop for FileStore {
             log::error!("a thread of {} has panicked", self.dir.display());
             return;
         }
-        if self.directory.header.is_none() || self.releaser.lost() > 0 {
+        if self.directory.header.is_none() || !self.is_recovered || self.releaser.lost() > 0 {
             return;
         }
         let closed = self

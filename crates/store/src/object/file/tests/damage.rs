@@ -133,3 +133,25 @@ fn after_a_crash_files_without_owner_are_emptied_before_anything_else() {
         "after an orderly stop nothing is looked at"
     );
 }
+
+#[test]
+fn a_start_that_failed_leaves_the_rest_of_the_recovery_to_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Arc::new(memory::Tree::default());
+    let open = || {
+        let options = FileStoreOptions { spare_files: 0, ..FileStoreOptions::create() };
+        FileStore::open_in_memory(dir.path(), options, &files)
+    };
+    let store = open().unwrap();
+    store.reserve(SEQUENCE, 10).unwrap();
+    store.write(fid(1), 0, b"data").unwrap();
+    files.limit(memory::Limits { fails: true, ..memory::Limits::default() });
+    store.destroy(&[fid(1)]).unwrap();
+    store.releaser.drain();
+    drop(store);
+    assert!(open().is_err());
+    files.limit(memory::Limits::default());
+    let store = open().unwrap();
+    assert_eq!(store.stats().recovered_files, 1);
+    assert!(store.verify(false, &mut |_| {}).unwrap().is_clean());
+}
