@@ -131,7 +131,7 @@ pub(crate) struct Inode {
     pub(crate) changed: Duration,
     /// Links and attributes are not known since a power cut.
     pub(crate) is_unsure: bool,
-    /// Names in it may have been lost, so that the count of its directories is not known.
+    /// Names in it may have been lost, or move between shards, so that the count of its directories is not known.
     pub(crate) is_recounted: bool,
 }
 

@@ -108,10 +108,10 @@ impl Model {
         }
     }
 
-    /// Names keep what they lead to.
+    /// Names keep what they lead to. While they move, one may be counted in two shards or in none.
     fn restripe(&mut self, event: &Event, fid: Fid) -> Verdict {
         let Some(inode) = self.inode_mut(fid) else { return wrong("a known inode") };
-        inode.striped = true;
+        (inode.striped, inode.is_recounted) = (true, true);
         if inode.is_removed() && event.result.is_err() {
             return fails(event, &REMOVED);
         }
