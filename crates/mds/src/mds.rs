@@ -515,12 +515,11 @@ impl Mds {
         self.mdlocks.lead(data);
     }
 
-    /// Waits until clients have replayed what this MDT had lost with its host.
-    ///
-    /// # Errors
-    /// `EINTR`, `ESHUTDOWN`.
-    pub fn await_replays(&self) -> StatusResult<()> {
-        self.replayer.await_all()
+    /// Returns a function that waits until clients have replayed what this MDT had lost with its host; it fails with
+    /// `EINTR` and `ESHUTDOWN`.
+    pub fn replay_gate(&self) -> Box<dyn Fn() -> StatusResult<()> + Send + Sync> {
+        let replayer = Arc::downgrade(&self.replayer);
+        Box::new(move || replayer.upgrade().map_or(Ok(()), |replayer| replayer.await_all()))
     }
 
     /// Returns the largest component in bytes that new layouts may have on this MDT: while there is enough

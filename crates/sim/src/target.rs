@@ -302,8 +302,7 @@ fn open_data(
     let way = LoOss::connect(data.clone(), client, Arc::new(NoCallbacks)).expect("a direct call");
     mds.osts.set(vec![(id.index, Arc::new(way))]).expect("threads start");
     mds.lead_recovery_of(data.locks());
-    let lead = Arc::downgrade(mds);
-    data.follow(Box::new(move || lead.upgrade().map_or(Ok(()), |mds| mds.await_replays())));
+    data.follow(mds.replay_gate());
     let told = Arc::downgrade(&data);
     mds.watch_data(Box::new(move |object, bytes| {
         if let Some(data) = told.upgrade() {

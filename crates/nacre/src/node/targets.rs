@@ -555,8 +555,7 @@ impl Services {
             .map_err(|status| Failure::new(format!("{data} cannot be reached: {status}")))?;
         mds.osts.set(vec![(data.index, Arc::new(way))]).map_err(Failure::because(format!("open {data}")))?;
         mds.lead_recovery_of(server.locks());
-        let lead = Arc::downgrade(mds);
-        server.follow(Box::new(move || lead.upgrade().map_or(Ok(()), |mds| mds.await_replays())));
+        server.follow(mds.replay_gate());
         let told = Arc::downgrade(&server);
         mds.watch_data(Box::new(move |object, bytes| {
             told.upgrade().iter().for_each(|server| server.note_written(object, bytes));
