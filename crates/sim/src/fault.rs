@@ -76,6 +76,8 @@ pub struct Timed {
 const LASTS_MS: [u64; 6] = [20, 300, 2000, 6000, 15_000, 40_000];
 /// Duration from which a host may count as dead.
 const EVICTION: Duration = Duration::from_secs(5);
+/// Duration from which an MDT may find no objects for a file.
+const STARVED: Duration = Duration::from_secs(20);
 
 impl Timed {
     /// Returns the death of a client within `span`.
@@ -121,6 +123,7 @@ pub(crate) fn rules(faults: &[Timed]) -> Rules {
     for timed in faults {
         let Timed { lasts, fault, .. } = timed;
         rules.downtime |= *lasts >= EVICTION;
+        rules.starves |= *lasts >= STARVED;
         match fault {
             Fault::Power(Node::Mdt(_)) => loses_power = true,
             Fault::Power(_) => ost_loses_power = true,

@@ -34,6 +34,8 @@ pub(crate) struct Rules {
     pub(crate) evictions: bool,
     /// Servers can be unreachable for longer than requests between MDTs wait.
     pub(crate) downtime: bool,
+    /// OSTs can be unreachable for longer than an MDT waits for new objects.
+    pub(crate) starves: bool,
     /// OSTs can be full.
     pub(crate) full: bool,
     /// Disks of OSTs fail.
@@ -83,7 +85,7 @@ impl Rules {
             Status::EIO if matches!(event.call, Call::Lock { .. }) && (self.evictions || self.mdt_power) => {
                 Excuse::Partial
             }
-            Status::EIO if is_of_data && self.loses_data() => Excuse::Partial,
+            Status::EIO if is_of_data && (self.loses_data() || self.starves) => Excuse::Partial,
             // A request of an MDT to another one that is down has a deadline.
             Status::ETIMEDOUT if self.downtime => Excuse::NoEffect,
             // The handle of an evicted client was closed, and the file had no name left.

@@ -22,6 +22,9 @@ const LONGEST_AFTER_DEATH: Duration = Duration::from_secs(50);
 /// The same for file locks, which an MDT does not revoke: it drops clients without contact after 60 s.
 const LONGEST_LOCK_AFTER_DEATH: Duration = Duration::from_secs(70);
 
+/// Time for which a server that was restarted awaits a client that has died.
+const RECOVERY: Duration = Duration::from_secs(30);
+
 /// Checks the calls of a run of this plan.
 ///
 /// # Errors
@@ -37,10 +40,12 @@ pub(crate) fn check(programs: &[Vec<Event>], plan: &Plan) -> Result<(), String> 
     let leaves = plan.programs.iter().flatten().any(|operation| *operation == Operation::Remount);
     let has_deaths =
         faults.iter().any(|timed| matches!(timed.fault, Fault::Die(_)) || leaves && timed.lasts >= GOODBYE);
+    let restarts = faults.iter().any(|timed| matches!(timed.fault, Fault::Kill(_) | Fault::Power(_)));
+    let recovery = if restarts { RECOVERY } else { Duration::ZERO };
     let longest = |event: &Event| match event.call {
         _ if !has_deaths => LONGEST,
-        Call::Lock { .. } => LONGEST_LOCK_AFTER_DEATH,
-        _ => LONGEST_AFTER_DEATH,
+        Call::Lock { .. } => LONGEST_LOCK_AFTER_DEATH + recovery,
+        _ => LONGEST_AFTER_DEATH + recovery,
     };
     let is_late = |event: &&Event| event.times[1].saturating_sub(event.times[0].max(last)) > longest(event);
     match programs.iter().flatten().find(is_late) {
