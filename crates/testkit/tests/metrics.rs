@@ -199,9 +199,10 @@ fn a_host_that_joined_serves_the_figures_of_all_its_targets() {
         command.args(words);
         program::run_command(command, LIMIT)
     };
-    let listen = ["--listen", &first, "--security", "open"];
+    // A name of its own: with keys of another file system of this name on this host it would be asked with those.
+    let listen = ["--listen", &first, "--security", "open", "--fsname", "metjoin"];
     nacre(&[&["up", text(&data), "--mount", text(&mount), "--osts", "1"], &listen[..]].concat()).success();
-    let source = format!("{first}:/nacre");
+    let source = format!("{first}:/metjoin");
     let join = |metrics: &str| {
         nacre(&["join", &source, text(&far), "--listen", &second, "--osts", "2", "--metrics", metrics])
     };
