@@ -76,6 +76,15 @@ pub struct Timed {
 const LASTS_MS: [u64; 6] = [20, 300, 2000, 6000, 15_000, 40_000];
 /// Duration from which a host may count as dead.
 const EVICTION: Duration = Duration::from_secs(5);
+/// Returns true if a node that `is_meant` does not run during the fault, or others do not reach it.
+pub(crate) fn takes_away(fault: &Fault, is_meant: impl Fn(&Node) -> bool) -> bool {
+    match fault {
+        Fault::Kill(node) | Fault::Power(node) | Fault::Isolate(node) | Fault::Pause(node) => is_meant(node),
+        Fault::Partition { from, to, .. } => is_meant(from) || is_meant(to),
+        _ => false,
+    }
+}
+
 /// Duration from which an MDT may find no objects for a file.
 const STARVED: Duration = Duration::from_secs(20);
 
@@ -123,7 +132,7 @@ pub(crate) fn rules(faults: &[Timed]) -> Rules {
     for timed in faults {
         let Timed { lasts, fault, .. } = timed;
         rules.downtime |= *lasts >= EVICTION;
-        rules.starves |= *lasts >= STARVED;
+        rules.starves |= *lasts >= STARVED && takes_away(fault, |node| matches!(node, Node::Ost(_)));
         match fault {
             Fault::Power(Node::Mdt(_)) => loses_power = true,
             Fault::Power(_) => ost_loses_power = true,

@@ -133,7 +133,9 @@ pub(crate) struct Inode {
     pub(crate) changed: Duration,
     /// Links and attributes are not known since a power cut.
     pub(crate) is_unsure: bool,
-    /// Names in it may have been lost, or move between shards, so that the count of its directories is not known.
+    /// Names in it may move between shards, which are counted one after the other.
+    pub(crate) is_spreading: bool,
+    /// Names in it may have been lost, so that the count of its directories is not known.
     pub(crate) is_recounted: bool,
 }
 
@@ -187,6 +189,7 @@ impl Inode {
             opens: 0,
             changed,
             is_unsure: false,
+            is_spreading: false,
             is_recounted: false,
         }
     }

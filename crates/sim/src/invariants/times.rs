@@ -1,7 +1,7 @@
 //! Every call ends in time: a call waits no longer than faults last, and then for what a recovery or a revoked
 //! lock takes when all hosts are up.
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Node, Timed, takes_away};
 use crate::history::{Call, Event};
 use crate::linear::describe;
 use crate::operation::Operation;
@@ -38,8 +38,10 @@ pub(crate) fn check(programs: &[Vec<Event>], plan: &Plan) -> Result<(), String> 
         return Ok(());
     }
     let leaves = plan.programs.iter().flatten().any(|operation| *operation == Operation::Remount);
+    let is_server = |node: &Node| !matches!(node, Node::Client(_));
+    let misses_goodbye = |timed: &Timed| timed.lasts >= GOODBYE && takes_away(&timed.fault, is_server);
     let has_deaths =
-        faults.iter().any(|timed| matches!(timed.fault, Fault::Die(_)) || leaves && timed.lasts >= GOODBYE);
+        faults.iter().any(|timed| matches!(timed.fault, Fault::Die(_)) || leaves && misses_goodbye(timed));
     let restarts = faults.iter().any(|timed| matches!(timed.fault, Fault::Kill(_) | Fault::Power(_)));
     let recovery = if restarts { RECOVERY } else { Duration::ZERO };
     let longest = |event: &Event| match event.call {

@@ -111,7 +111,7 @@ impl Model {
     /// Names keep what they lead to. While they move, one may be counted in two shards or in none.
     fn restripe(&mut self, event: &Event, fid: Fid) -> Verdict {
         let Some(inode) = self.inode_mut(fid) else { return wrong("a known inode") };
-        (inode.striped, inode.is_recounted) = (true, true);
+        (inode.striped, inode.is_spreading) = (true, true);
         if inode.is_removed() && event.result.is_err() {
             return fails(event, &REMOVED);
         }
@@ -213,7 +213,8 @@ impl Model {
             return wrong(inode.directory);
         }
         // The count of links of a removed directory is not specified.
-        if nlink != inode.nlink && !(directory && (inode.nlink == 0 || inode.is_recounted)) {
+        let is_uncounted = inode.nlink == 0 || inode.is_recounted || inode.is_spreading;
+        if nlink != inode.nlink && !(directory && is_uncounted) {
             return Err(format!("{} links expected", inode.nlink));
         }
         // A size is given without the parts of it that an unreachable OST has, and with the parts of a write that
