@@ -15,7 +15,7 @@ use nacre_env::activity::{self, Operation, Origin};
 use nacre_env::clock::Instant;
 use nacre_env::fault::{self, Point};
 use nacre_lock::LockHandle;
-use nacre_rpc::{Call, Export, MdsService, Moment, ReplySlot};
+use nacre_rpc::{Call, Export, MdsService, MdsWelcome, Moment, ReplySlot};
 use nacre_types::{ClientUuid, Fid, Rights, Standing, Status, StatusResult, TargetId, TransNo};
 use nacre_wire::connect::RunStart;
 use nacre_wire::mds::MdsRequest::*;
@@ -29,19 +29,21 @@ use std::time::Duration;
 const DESTROY_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl MdsService for Mds {
-    fn connect(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant> {
+    fn connect(&self, export: &Arc<Export>) -> StatusResult<MdsWelcome> {
         if export.is_server {
-            return Ok(LeaseGrant { exclusive: false, epoch: 0 });
+            // It cannot be evicted.
+            let lease = LeaseGrant { exclusive: false, epoch: 0 };
+            return Ok(MdsWelcome { lease, is_remembered: true });
         }
         self.tenants.admit(export)?;
-        let grant = self.sessions.connect_client(export)?;
+        let welcome = self.sessions.connect_client(export)?;
         // The nodemaps may have changed since the connect.
         if let Err(status) = self.tenants.admit(export) {
             self.sessions.drop_client(&export.client);
             return Err(status);
         }
         self.stats.join(export);
-        Ok(grant)
+        Ok(welcome)
     }
 
     fn disconnect(&self, client: ClientUuid) {

@@ -19,7 +19,7 @@ use nacre_env::clock::Instant;
 use nacre_lock::Need;
 use nacre_lock::{Effect, InodeBits, LeaseEngine, Mode, Policy};
 use nacre_ondisk::ClientRecord;
-use nacre_rpc::Export;
+use nacre_rpc::{Export, MdsWelcome};
 use nacre_types::{ClientUuid, Fid, Nid, Status, StatusResult, TransNo};
 use nacre_wire::lock::LockRequest;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest, OpenFlags};
@@ -97,7 +97,7 @@ impl Sessions {
     }
 
     /// Admits a client; waits until the lease allows it.
-    pub(crate) fn connect_client(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant> {
+    pub(crate) fn connect_client(&self, export: &Arc<Export>) -> StatusResult<MdsWelcome> {
         if self.leaves.signal.is_stopping() {
             return Err(Status::ESHUTDOWN);
         }
@@ -111,15 +111,13 @@ impl Sessions {
             self.destroy_closed(self.leaves.recovery.stop_awaiting(&client));
         }
         // A client in this process dies with it, so it needs no record.
-        if export.nid != Nid::Lo {
-            self.remember_client(export)?;
-        }
+        let is_remembered = export.nid != Nid::Lo && self.remember_client(export)?;
         self.leaves.transactions.await_greetings();
         self.leaves.records.begin_names();
         self.step(|lease, effects| lease.on_connect(Instant::now(), client, effects));
         let timeout = self.window + (self.leaves.clients.release_timeout() + FENCE_TIMEOUT) * 2;
         match self.await_grant(&client, Instant::now() + timeout) {
-            Ok(grant) => Ok(grant),
+            Ok(lease) => Ok(MdsWelcome { lease, is_remembered }),
             Err(status) => {
                 self.drop_client(&client);
                 Err(status)
@@ -127,7 +125,8 @@ impl Sessions {
         }
     }
 
-    fn remember_client(&self, export: &Export) -> StatusResult<()> {
+    /// Stores a record of the client; returns true if there was one.
+    fn remember_client(&self, export: &Export) -> StatusResult<bool> {
         let client = &export.client;
         let known = self
             .leaves
@@ -135,7 +134,7 @@ impl Sessions {
             .get(CLIENTS, &client.0, |value| value.is_some())
             .map_err(|error| self.leaves.records.store_failed(&error))?;
         if known {
-            return Ok(());
+            return Ok(true);
         }
         let process = export.process;
         let record = ClientRecord { connected: now(), boot_count: self.boot_count, process };
@@ -145,7 +144,8 @@ impl Sessions {
         tx.batch().put(CLIENTS, &client.0, &record.encode());
         // Durable, so that the next run awaits the client's replay.
         let transno = self.core.commits.commit(&mut tx)?;
-        self.leaves.records.sync(transno)
+        self.leaves.records.sync(transno)?;
+        Ok(false)
     }
 
     fn await_grant(&self, client: &ClientUuid, deadline: Instant) -> StatusResult<LeaseGrant> {

@@ -6,8 +6,8 @@
 use nacre_env::clock::Instant;
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets, TcpMds, TcpOss};
 use nacre_rpc::{
-    Call, ClientCallbacks, ClientConfig, Export, MdsEndpoint, MdsService, OssEndpoint, OssService, Recovery,
-    ReplySlot, ServerConfig, Tunable,
+    Call, ClientCallbacks, ClientConfig, Export, MdsEndpoint, MdsService, MdsWelcome, OssEndpoint,
+    OssService, Recovery, ReplySlot, ServerConfig, Tunable,
 };
 use nacre_types::{ClientUuid, Cred, Fid, Nid, StatusResult, TransNo};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
@@ -22,8 +22,8 @@ const MIB: usize = 1 << 20;
 struct Null;
 
 impl MdsService for Null {
-    fn connect(&self, _export: &Arc<Export>) -> StatusResult<LeaseGrant> {
-        Ok(LeaseGrant { exclusive: true, epoch: 1 })
+    fn connect(&self, _export: &Arc<Export>) -> StatusResult<MdsWelcome> {
+        Ok(MdsWelcome { lease: LeaseGrant { exclusive: true, epoch: 1 }, is_remembered: true })
     }
     fn disconnect(&self, _client: ClientUuid) {}
     fn handle(&self, _: &Export, _: &Call<'_>, _: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {

@@ -8,8 +8,8 @@ use nacre_env::clock::Instant;
 use nacre_keys::{Authority, ClientTls, LIFETIME, Revoked, ServerTls};
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets, TcpMds, TcpMgs, TcpOss};
 use nacre_rpc::{
-    Call, ClientCallbacks, ClientConfig, Export, IoCall, MdsEndpoint, MdsService, MgsEndpoint, MgsPeer,
-    MgsService, OssEndpoint, OssService, Recovery, ReplySlot, ServerConfig, run_all,
+    Call, ClientCallbacks, ClientConfig, Export, IoCall, MdsEndpoint, MdsService, MdsWelcome, MgsEndpoint,
+    MgsPeer, MgsService, OssEndpoint, OssService, Recovery, ReplySlot, ServerConfig, run_all,
 };
 use nacre_types::Security;
 use nacre_types::{ClientUuid, Cred, Fid, Identity, KeyId, Nid, Roles, StatusResult, TransNo};
@@ -27,8 +27,8 @@ const ROUNDS: usize = 5;
 struct Null;
 
 impl MdsService for Null {
-    fn connect(&self, _export: &Arc<Export>) -> StatusResult<LeaseGrant> {
-        Ok(LeaseGrant { exclusive: true, epoch: 1 })
+    fn connect(&self, _export: &Arc<Export>) -> StatusResult<MdsWelcome> {
+        Ok(MdsWelcome { lease: LeaseGrant { exclusive: true, epoch: 1 }, is_remembered: true })
     }
     fn disconnect(&self, _client: ClientUuid) {}
     fn handle(&self, _: &Export, _: &Call<'_>, _: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {

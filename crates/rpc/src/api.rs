@@ -328,11 +328,21 @@ impl std::fmt::Debug for Export {
     }
 }
 
+/// Answer of a metadata service to a client's connect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MdsWelcome {
+    /// Lease of the client.
+    pub lease: LeaseGrant,
+    /// The service has what it stored about the client before a restart, above all [`MdsService::stored_answer`].
+    /// False for a new client, and for one that was evicted.
+    pub is_remembered: bool,
+}
+
 /// The service of a metadata target. Any thread may call any method.
 pub trait MdsService: Send + Sync {
     /// Connects a client, for the first time or after a restart of this server (then the client re-opens its
     /// handles next).
-    fn connect(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant>;
+    fn connect(&self, export: &Arc<Export>) -> StatusResult<MdsWelcome>;
     /// Disconnects a client: its handles are closed and its locks released.
     fn disconnect(&self, client: ClientUuid);
     /// Runs a request.

@@ -17,7 +17,7 @@ pub mod tcp;
 pub mod tunables;
 
 pub use api::{
-    Alone, Call, ClientCallbacks, Export, ExportChange, Helpers, IoCall, MdsEndpoint, MdsService,
+    Alone, Call, ClientCallbacks, Export, ExportChange, Helpers, IoCall, MdsEndpoint, MdsService, MdsWelcome,
     MgsEndpoint, MgsPeer, MgsService, NoCallbacks, OssEndpoint, OssEvents, OssService, OstEventsFactory,
     ReadCall, ReplySlot, Started, run_all, run_all_by,
 };

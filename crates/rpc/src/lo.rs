@@ -30,7 +30,7 @@ impl LoMds {
         callbacks: Arc<dyn ClientCallbacks>,
     ) -> StatusResult<(LoMds, LeaseGrant)> {
         let export = Arc::new(Export::new(client, Nid::Lo, None, callbacks));
-        let grant = service.connect(&export)?;
+        let grant = service.connect(&export)?.lease;
         Ok((LoMds { service, export }, grant))
     }
 }

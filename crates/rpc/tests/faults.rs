@@ -8,9 +8,9 @@ mod services;
 use nacre_env::clock::Instant;
 use nacre_rpc::tcp::{TcpMds, TcpOss};
 use nacre_rpc::{ChecksumType, ClientConfig, MdsEndpoint, OssEndpoint, Recovery, ServerConfig, Tunable};
-use nacre_types::{Cred, Fid, Status};
+use nacre_types::{Cred, Fid, Status, StatusResult};
 use nacre_wire::frame::HEADER_BYTES;
-use nacre_wire::mds::{MdsReply, MdsRequest};
+use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use proxy::{Harm, Proxy, Way};
 use services::*;
@@ -220,6 +220,63 @@ fn an_evicted_client_comes_back_as_a_new_one_and_its_request_runs() {
     assert_eq!(*events.recoveries.lock().unwrap(), [Recovery::Evicted]);
     assert_eq!(services.mds.connects.load(Ordering::SeqCst), 2);
     assert_eq!(times_created(&services, b"late"), 1);
+}
+
+/// Runs a create whose answer is lost, and `meanwhile` after the server has stored it, while the client cannot connect.
+fn create_unanswered<T>(
+    services: &Services,
+    proxy: &Proxy,
+    mds: &TcpMds,
+    meanwhile: impl FnOnce() -> T,
+) -> (StatusResult<MdsAnswer>, T) {
+    let upstream = proxy.upstream();
+    nacre_env::thread::scope(|scope| {
+        let gate = services.mds.gate.close();
+        let caller = scope.spawn(|| mds.call(&Cred::new(0, 0), &create(b"once")));
+        eventually("the request runs", || services.mds.gate.waiting.load(Ordering::SeqCst) == 1);
+        proxy.lead_to(any_port());
+        proxy.cut_all();
+        drop(gate);
+        eventually("it is stored", || !services.mds.stored.lock().unwrap().is_empty());
+        let done = meanwhile();
+        proxy.lead_to(upstream);
+        (caller.join().expect("no panic"), done)
+    })
+}
+
+#[test]
+fn a_request_that_ran_before_an_eviction_gets_its_answer_afterwards() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let proxy = Proxy::start(server.addrs()[0]);
+    let events = Arc::new(Events::default());
+    let mds = connect(proxy.addr, &events);
+    let evict = || services.mds.evict(identity(1).client);
+    let (answer, ()) = create_unanswered(&services, &proxy, &mds, evict);
+    assert!(matches!(answer.expect("answered after all").reply, MdsReply::Created { created: true, .. }));
+    assert_eq!(times_created(&services, b"once"), 1);
+    assert_eq!(*events.recoveries.lock().unwrap(), [Recovery::Evicted]);
+}
+
+#[test]
+fn a_request_that_ran_before_an_eviction_and_a_restart_fails_and_does_not_run_again() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let proxy = Proxy::start(server.addrs()[0]);
+    let events = Arc::new(Events::default());
+    let mds = connect(proxy.addr, &events);
+    let (answer, _server) = create_unanswered(&services, &proxy, &mds, || {
+        services.mds.evict(identity(1).client);
+        services.restart(server)
+    });
+    assert_eq!(answer.map(|answer| answer.reply), Err(Status::EIO));
+    assert_eq!(times_created(&services, b"once"), 1);
+    assert_eq!(
+        *events.recoveries.lock().unwrap(),
+        [Recovery::Evicted],
+        "the server does not remember the client"
+    );
+    mds.call(&Cred::new(0, 0), &create(b"after")).expect("a client again");
 }
 
 #[test]

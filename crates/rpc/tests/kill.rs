@@ -3,7 +3,8 @@
 use nacre_env::clock::Instant;
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets, TcpMds};
 use nacre_rpc::{
-    Call, ClientCallbacks, ClientConfig, Export, MdsEndpoint, MdsService, Recovery, ReplySlot, ServerConfig,
+    Call, ClientCallbacks, ClientConfig, Export, MdsEndpoint, MdsService, MdsWelcome, Recovery, ReplySlot,
+    ServerConfig,
 };
 use nacre_types::{ClientUuid, Cred, Fid, Nid, Status, StatusResult, TransNo};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest, NewFile};
@@ -45,8 +46,8 @@ fn done() -> StatusResult<MdsAnswer> {
 }
 
 impl MdsService for LogMds {
-    fn connect(&self, _export: &Arc<Export>) -> StatusResult<LeaseGrant> {
-        Ok(LeaseGrant { exclusive: true, epoch: 1 })
+    fn connect(&self, _export: &Arc<Export>) -> StatusResult<MdsWelcome> {
+        Ok(MdsWelcome { lease: LeaseGrant { exclusive: true, epoch: 1 }, is_remembered: true })
     }
     fn disconnect(&self, _client: ClientUuid) {}
     fn handle(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {

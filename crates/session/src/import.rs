@@ -82,6 +82,8 @@ pub struct Import {
     incarnation: u64,
     /// True if the server has reported that `life` is over.
     evicted: bool,
+    /// First incarnation whose requests the server can answer a second time.
+    answers_from: u64,
     backoff: Backoff,
     /// True if the outage was logged and its end was not yet.
     outage_reported: bool,
@@ -97,6 +99,7 @@ impl Import {
             life: Life::default(),
             incarnation: 1,
             evicted: false,
+            answers_from: 1,
             backoff,
             outage_reported: false,
             pending: Recovery::None,
@@ -123,6 +126,11 @@ impl Import {
         self.incarnation
     }
 
+    /// Returns the first incarnation whose requests may be sent again: the server knows what it has answered to them.
+    pub fn answers_from(&self) -> u64 {
+        self.answers_from
+    }
+
     /// True if requests may use a connection of this life: it is the current one and nothing has to be
     /// restored first.
     pub fn serves(&self, life: Life) -> bool {
@@ -143,9 +151,10 @@ impl Import {
         true
     }
 
-    /// Records that the server has accepted the connect; `known` if it remembered the client. Returns what
-    /// has to be restored; `None` if the connection belongs to a life that has ended since it was made.
-    pub fn on_connected(&mut self, life: Life, known: bool) -> Option<Recovery> {
+    /// Records that the server has accepted the connect; `known` if it remembered the client, `lost_answers` if it
+    /// does not have its answers to earlier requests. Returns what has to be restored; `None` if the connection belongs
+    /// to a life that has ended since it was made.
+    pub fn on_connected(&mut self, life: Life, known: bool, lost_answers: bool) -> Option<Recovery> {
         self.backoff.reset();
         let same_life = self.life == life && known;
         if same_life && self.evicted {
@@ -153,10 +162,16 @@ impl Import {
         }
         let recovery = if self.life.instance == 0 || same_life {
             Recovery::None
-        } else if self.life.instance != life.instance && !self.evicted {
+        } else if self.life.instance != life.instance && !self.evicted && !lost_answers {
+            // Answers that outlive a restart are those of the last incarnation.
+            self.answers_from = self.incarnation;
             Recovery::ServerRestarted
         } else {
+            // A restarted server that does not have its answers has evicted the client before.
             self.incarnation += 1;
+            if lost_answers {
+                self.answers_from = self.incarnation;
+            }
             Recovery::Evicted
         };
         self.life = life;
@@ -230,7 +245,7 @@ mod tests {
     fn connected() -> Import {
         let mut import = import();
         assert!(import.on_connecting());
-        assert_eq!(import.on_connected(life(7, 3), false), Some(Recovery::None));
+        assert_eq!(import.on_connected(life(7, 3), false, false), Some(Recovery::None));
         import
     }
 
@@ -240,19 +255,19 @@ mod tests {
         assert!(import.on_connecting());
         assert!(!import.on_connecting(), "one at a time");
         assert_eq!(
-            import.on_connected(life(7, 3), false),
+            import.on_connected(life(7, 3), false, false),
             Some(Recovery::None),
             "the first connect restores nothing"
         );
         assert!(import.on_lost(), "the first to notice reports");
         assert!(!import.on_lost());
         assert!(import.on_connecting());
-        assert_eq!(import.on_connected(life(7, 3), true), Some(Recovery::None));
+        assert_eq!(import.on_connected(life(7, 3), true, false), Some(Recovery::None));
         assert!(import.take_restored());
         assert!(!import.take_restored());
         import.on_lost();
         import.on_connecting();
-        assert_eq!(import.on_connected(life(8, 1), false), Some(Recovery::ServerRestarted));
+        assert_eq!(import.on_connected(life(8, 1), false, false), Some(Recovery::ServerRestarted));
         assert_eq!(import.state(), ImportState::Recovering);
         assert!(!import.serves(life(8, 1)) && !import.take_restored(), "not before handles are open again");
         import.on_recovered();
@@ -267,7 +282,7 @@ mod tests {
         assert_eq!(import.state(), ImportState::Evicted);
         assert!(!import.serves(life(7, 3)));
         import.on_connecting();
-        assert_eq!(import.on_connected(life(7, 4), false), Some(Recovery::Evicted));
+        assert_eq!(import.on_connected(life(7, 4), false, false), Some(Recovery::Evicted));
         assert_eq!(import.incarnation(), 2);
         import.on_recovered();
         assert!(!import.on_evicted(life(7, 3)), "an old connection tells nothing new");
@@ -279,7 +294,7 @@ mod tests {
         // A side connection came first, so the server knows the client again; or its reply was lost.
         let mut import = connected();
         import.on_connecting();
-        assert_eq!(import.on_connected(life(7, 4), true), Some(Recovery::Evicted));
+        assert_eq!(import.on_connected(life(7, 4), true, false), Some(Recovery::Evicted));
         assert_eq!(import.incarnation(), 2);
     }
 
@@ -288,10 +303,10 @@ mod tests {
         let mut import = connected();
         import.on_connecting();
         import.on_evicted(life(7, 3));
-        assert_eq!(import.on_connected(life(7, 3), true), None);
+        assert_eq!(import.on_connected(life(7, 3), true, false), None);
         import.on_failed();
         import.on_connecting();
-        assert_eq!(import.on_connected(life(7, 4), false), Some(Recovery::Evicted));
+        assert_eq!(import.on_connected(life(7, 4), false, false), Some(Recovery::Evicted));
     }
 
     #[test]
@@ -299,12 +314,12 @@ mod tests {
         let mut import = connected();
         import.on_evicted(life(7, 3));
         import.on_connecting();
-        assert_eq!(import.on_connected(life(8, 1), false), Some(Recovery::Evicted));
+        assert_eq!(import.on_connected(life(8, 1), false, false), Some(Recovery::Evicted));
         assert_eq!(import.incarnation(), 2);
         import.on_failed();
         import.on_connecting();
         assert_eq!(
-            import.on_connected(life(9, 1), false),
+            import.on_connected(life(9, 1), false, false),
             Some(Recovery::Evicted),
             "it was not restored yet"
         );
@@ -312,16 +327,46 @@ mod tests {
     }
 
     #[test]
+    fn a_restarted_server_without_answers_has_evicted_the_client() {
+        let mut import = connected();
+        import.on_connecting();
+        assert_eq!(import.on_connected(life(8, 1), false, true), Some(Recovery::Evicted));
+        assert_eq!((import.incarnation(), import.answers_from()), (2, 2));
+    }
+
+    #[test]
+    fn answers_outlive_an_eviction_if_they_are_kept_and_then_no_restart() {
+        let mut import = connected();
+        import.on_evicted(life(7, 3));
+        import.on_connecting();
+        assert_eq!(import.on_connected(life(7, 4), false, false), Some(Recovery::Evicted));
+        assert_eq!((import.incarnation(), import.answers_from()), (2, 1), "the server has kept them");
+        import.on_recovered();
+        import.on_connecting();
+        assert_eq!(import.on_connected(life(8, 1), false, false), Some(Recovery::ServerRestarted));
+        assert_eq!(
+            (import.incarnation(), import.answers_from()),
+            (2, 2),
+            "it had stored those of the last life"
+        );
+        import.on_recovered();
+        import.on_evicted(life(8, 1));
+        import.on_connecting();
+        assert_eq!(import.on_connected(life(8, 2), false, true), Some(Recovery::Evicted));
+        assert_eq!((import.incarnation(), import.answers_from()), (3, 3), "it has dropped them");
+    }
+
+    #[test]
     fn a_recovery_that_failed_is_due_at_the_next_connect() {
         let mut import = connected();
         import.on_connecting();
-        assert_eq!(import.on_connected(life(8, 1), false), Some(Recovery::ServerRestarted));
+        assert_eq!(import.on_connected(life(8, 1), false, false), Some(Recovery::ServerRestarted));
         import.on_failed();
         import.on_connecting();
-        assert_eq!(import.on_connected(life(8, 1), true), Some(Recovery::ServerRestarted));
+        assert_eq!(import.on_connected(life(8, 1), true, false), Some(Recovery::ServerRestarted));
         import.on_recovered();
         import.on_connecting();
-        assert_eq!(import.on_connected(life(8, 1), true), Some(Recovery::None));
+        assert_eq!(import.on_connected(life(8, 1), true, false), Some(Recovery::None));
     }
 
     #[test]
@@ -336,7 +381,7 @@ mod tests {
         }
         assert_eq!(pauses.last(), Some(&Duration::from_millis(180)));
         import.on_connecting();
-        import.on_connected(life(1, 1), false);
+        import.on_connected(life(1, 1), false, false);
         assert_eq!(import.on_failed().0.as_millis(), 50);
     }
 }

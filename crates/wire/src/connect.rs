@@ -26,6 +26,9 @@ bitflags! {
         const BULK_ADLER = 2;
         /// Requests may carry the job that they belong to.
         const JOB_ID = 4;
+        /// In an accepted connect to a metadata server: it does not have its answers to earlier requests of this client,
+        /// which is new there, or was evicted. One that was sent and not answered may have been executed.
+        const LOST_ANSWERS = 8;
     }
 
     /// Purpose of a connection.

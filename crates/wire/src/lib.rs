@@ -14,6 +14,7 @@ mod common;
 pub mod connect;
 pub mod dir;
 pub mod dir_use;
+mod effects;
 mod file_lock;
 pub mod frame;
 mod lease;

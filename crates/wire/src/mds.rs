@@ -576,50 +576,6 @@ pub enum MdsRequest<'a> {
     RecoveryDone,
 }
 
-impl MdsRequest<'_> {
-    /// True if the request changes something, so that a resend must not run twice.
-    pub fn is_modifying(&self) -> bool {
-        match self {
-            MdsRequest::Changelog(request) => return request.is_modifying(),
-            MdsRequest::Quota(request) => return request.is_modifying(),
-            _ => {}
-        }
-        !matches!(
-            self,
-            MdsRequest::Statfs
-                | MdsRequest::Lookup { .. }
-                | MdsRequest::GetAttr { .. }
-                | MdsRequest::GetLayout { .. }
-                | MdsRequest::Capabilities { .. }
-                | MdsRequest::GetDefaultLayout { .. }
-                | MdsRequest::ReadDir { .. }
-                | MdsRequest::Scan { .. }
-                | MdsRequest::LookupMany { .. }
-                | MdsRequest::ListInodes { .. }
-                | MdsRequest::ReadLink { .. }
-                | MdsRequest::GetXattr { .. }
-                | MdsRequest::ListXattr { .. }
-                | MdsRequest::Access { .. }
-                | MdsRequest::Commit { .. }
-                | MdsRequest::FidToLink { .. }
-                | MdsRequest::FidToPath { .. }
-                | MdsRequest::GetLock { .. }
-                | MdsRequest::ReplayFileLocks { .. }
-                | MdsRequest::Ping
-                | MdsRequest::LeaseReleased { .. }
-                | MdsRequest::Locks { .. }
-                | MdsRequest::Intent { .. }
-                | MdsRequest::OpenLease { .. }
-                | MdsRequest::FilesOn { .. }
-                | MdsRequest::Inodes { .. }
-                | MdsRequest::DirUse(_)
-                | MdsRequest::RunStart
-                | MdsRequest::Replay { .. }
-                | MdsRequest::RecoveryDone
-        )
-    }
-}
-
 /// Reply to a request; the request's doc names the variant.
 #[derive(Clone, PartialEq, Debug)]
 pub enum MdsReply {

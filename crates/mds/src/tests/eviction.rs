@@ -27,7 +27,7 @@ fn osts_drop_a_client_before_another_gets_its_lease() {
     f.mds.sessions.set_release_timeout(Duration::from_millis(100));
     assert_eq!(f.mds.sessions.release_timeout(), Duration::from_millis(100));
     let (second, _) = export(2, tcp_nid());
-    assert_eq!(f.mds.connect(&second).map(|grant| grant.exclusive), Ok(true));
+    assert_eq!(f.mds.connect(&second).map(|welcome| welcome.lease.exclusive), Ok(true));
     for ost in &f.osts {
         assert_eq!(evicted(ost), [f.export.client]);
     }
@@ -46,7 +46,7 @@ fn an_ost_that_is_away_holds_others_up_for_a_while_and_hears_of_it_first() {
     }
     let began = Instant::now();
     let (second, _) = export(2, tcp_nid());
-    assert_eq!(f.mds.connect(&second).map(|grant| grant.exclusive), Ok(true));
+    assert_eq!(f.mds.connect(&second).map(|welcome| welcome.lease.exclusive), Ok(true));
     let waited = began.elapsed();
     assert!(waited >= Duration::from_secs(5) && waited < Duration::from_secs(30), "{waited:?}");
     assert_eq!(evicted(&f.osts[0]), [f.export.client]);

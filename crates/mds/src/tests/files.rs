@@ -127,7 +127,7 @@ fn two_clients_that_write_leave_the_size_to_the_objects_until_one_asks_them() {
         (thread.join().expect("no panic"), OpenHandle(1))
     });
     drop(mds);
-    assert!(!joined.expect("let in").exclusive);
+    assert!(!joined.expect("let in").lease.exclusive);
     let call = |request: &MdsRequest<'_>| f.mds.handle(&other, &Call::new(&f.cred), request);
     call(&MdsRequest::Open { fid, handle: theirs, flags: OpenFlags::WRITE, lock: LockHandle(0) })
         .expect("opens");

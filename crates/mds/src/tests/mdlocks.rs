@@ -42,7 +42,7 @@ impl Cacher {
             let _ = f.run(&MdsRequest::LeaseReleased { epoch: u64::MAX });
             thread.is_finished()
         });
-        assert_eq!(thread.join().expect("no panic").map(|grant| grant.exclusive), Ok(false));
+        assert_eq!(thread.join().expect("no panic").map(|grant| grant.lease.exclusive), Ok(false));
         assert!(cacher.mds.set(Arc::downgrade(&f.mds)).is_ok() && cacher.export.set(export).is_ok());
         cacher
     }

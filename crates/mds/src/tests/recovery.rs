@@ -124,7 +124,8 @@ fn a_second_client_gets_in_when_the_first_has_released_its_caches() {
     assert!(matches!(lease, Ok(MdsReply::Lease(LeaseGrant { exclusive: true, .. }))));
     let (second, _) = export(2, tcp_nid());
     let mds = f.mds.clone();
-    let connecting = nacre_env::thread::spawn(move || mds.connect(&second).map(|grant| grant.exclusive));
+    let connecting =
+        nacre_env::thread::spawn(move || mds.connect(&second).map(|grant| grant.lease.exclusive));
     eventually(
         "the release",
         || matches!(f.run(&MdsRequest::Ping), Ok(MdsReply::Lease(grant)) if !grant.exclusive),
@@ -141,7 +142,7 @@ fn a_second_client_gets_in_when_the_first_has_released_its_caches() {
 fn a_client_that_does_not_release_is_evicted() {
     let f = Fixture::new();
     let (second, _) = export(2, tcp_nid());
-    assert_eq!(f.mds.connect(&second).map(|grant| grant.exclusive), Ok(true));
+    assert_eq!(f.mds.connect(&second).map(|grant| grant.lease.exclusive), Ok(true));
     assert_eq!(f.run(&MdsRequest::Ping), Err(Status::EVICTED));
     assert_eq!(f.stat(Fid::ROOT), Err(Status::EVICTED));
     assert!(f.mds.connect(&f.export).is_ok() || f.mds.connect(&f.export).is_ok());
@@ -201,7 +202,7 @@ fn a_client_whose_process_has_ended_holds_nobody_up() {
     f.mds.sessions.set_release_timeout(long);
     let began = Instant::now();
     let grant = f.mds.connect(&export_of(6, running)).expect("let in");
-    assert!(grant.exclusive, "the other one is gone");
+    assert!(grant.lease.exclusive, "the other one is gone");
     assert!(began.elapsed() < long / 2, "{:?}", began.elapsed());
     f.mds.disconnect(ClientUuid([6; 16]));
 }
@@ -235,7 +236,7 @@ fn recovery_waits_for_clients_that_may_live_and_for_no_others() {
         let began = Instant::now();
         let mds = Mds::open(dir.path(), config(), Vec::new()).expect("starts");
         let next = export(7, tcp_nid()).0;
-        assert!(mds.connect(&next).expect("let in").exclusive);
+        assert!(mds.connect(&next).expect("let in").lease.exclusive);
         let waited = began.elapsed() >= config().recovery_window;
         assert_eq!(waited, waits, "{process:?}: {:?}", began.elapsed());
         // Its handles are closed on another thread.

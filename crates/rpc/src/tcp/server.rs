@@ -1,6 +1,7 @@
 //! The server side: listening, and the state that all connections share.
 
 mod admission;
+mod answers;
 mod clients;
 mod connection;
 mod dispatch;
@@ -11,18 +12,18 @@ mod reads;
 use super::host::random_instance;
 use super::socket::{Inbox, Socket};
 use super::threads::ThreadGroup;
-use crate::api::{Call, Export, MdsService, MgsService, OssService};
+use crate::api::{Call, Export, MdsService, MdsWelcome, MgsService, OssService};
 use crate::audit::{Audit, AuditEvent, AuditKind};
 use crate::config::ServerConfig;
 use admission::Admitted;
 use admission::Proof;
-use clients::Clients;
+use clients::{Clients, Leaving};
 use connection::Connection;
 use lobby::Lobby;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_types::{Cred, Identity, Status, StatusResult, TargetId, TargetKind};
-use nacre_wire::mds::{LeaseGrant, MdsRequest};
+use nacre_wire::mds::MdsRequest;
 use nacre_wire::oss::{Bulk, OssRequest};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -54,8 +55,8 @@ impl Service {
         !matches!(self, Service::Mgs(_))
     }
 
-    /// Connects a client; returns its lease, on metadata targets.
-    fn connect(&self, export: &Arc<Export>) -> StatusResult<Option<LeaseGrant>> {
+    /// Connects a client. Only metadata targets answer.
+    fn connect(&self, export: &Arc<Export>) -> StatusResult<Option<MdsWelcome>> {
         match self {
             Service::Mds(service) => service.connect(export).map(Some),
             Service::Oss(service) => service.connect(export).map(|()| None),
@@ -167,7 +168,7 @@ impl Shared {
                 ..AuditEvent::new(AuditKind::KeyLost, connection.peer())
             });
             if let Some(client) = connection.client().filter(|_| status == Status::EKEYREVOKED) {
-                self.clients.disconnect(client);
+                self.clients.disconnect(client, Leaving::Orderly);
             }
             connection.shut_down(Shutdown::Both);
         }

@@ -72,6 +72,11 @@ impl Proxy {
         Proxy { addr, plan, upstream }
     }
 
+    /// Returns the server that further connections are forwarded to.
+    pub fn upstream(&self) -> SocketAddr {
+        *self.upstream.lock().unwrap()
+    }
+
     /// Forwards further connections to another server.
     pub fn lead_to(&self, upstream: SocketAddr) {
         *self.upstream.lock().unwrap() = upstream;

@@ -5,15 +5,15 @@
 use nacre_lock::LockHandle;
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets};
 use nacre_rpc::{
-    Call, ClientCallbacks, ClientConfig, Export, IoCall, MdsEndpoint, MdsService, MgsPeer, MgsService,
-    OssEndpoint, OssEvents, OssService, Recovery, ReplySlot, ServerConfig, run_all,
+    Call, ClientCallbacks, ClientConfig, Export, IoCall, MdsEndpoint, MdsService, MdsWelcome, MgsPeer,
+    MgsService, OssEndpoint, OssEvents, OssService, Recovery, ReplySlot, ServerConfig, run_all,
 };
 use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, JobId, Nid, Status, StatusResult, TransNo};
 use nacre_wire::lock::{IoLock, LockMessage, LockRequest};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, Charge, OssReply, OssRequest};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -88,6 +88,8 @@ pub struct FakeMds {
     pub evict_next: AtomicBool,
     pub gate: Gate,
     pub exports: Mutex<HashMap<ClientUuid, Arc<Export>>>,
+    /// Clients with a record, and with stored answers.
+    remembered: Mutex<HashSet<ClientUuid>>,
     /// Jobs of the requests that ran.
     pub jobs: Mutex<Vec<Option<JobId>>>,
 }
@@ -100,16 +102,33 @@ pub fn attr() -> Attr {
     Attr { mode: FileKind::Regular.mode_bits() | 0o644, ..Attr::default() }
 }
 
+impl FakeMds {
+    /// Evicts a client: nothing of it remains.
+    pub fn evict(&self, client: ClientUuid) {
+        if let Some(export) = self.exports.lock().unwrap().remove(&client) {
+            export.end();
+        }
+        self.forget(client);
+    }
+
+    fn forget(&self, client: ClientUuid) {
+        self.remembered.lock().unwrap().remove(&client);
+        self.stored.lock().unwrap().retain(|(of, _), _| *of != client);
+    }
+}
+
 impl MdsService for FakeMds {
-    fn connect(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant> {
+    fn connect(&self, export: &Arc<Export>) -> StatusResult<MdsWelcome> {
         let number = self.connects.fetch_add(1, Ordering::SeqCst);
         self.exports.lock().unwrap().insert(export.client, export.clone());
-        Ok(LeaseGrant { exclusive: number == 0, epoch: number + 1 })
+        let is_remembered = !self.remembered.lock().unwrap().insert(export.client);
+        Ok(MdsWelcome { lease: LeaseGrant { exclusive: number == 0, epoch: number + 1 }, is_remembered })
     }
 
     fn disconnect(&self, client: ClientUuid) {
         self.disconnects.fetch_add(1, Ordering::SeqCst);
         self.exports.lock().unwrap().remove(&client);
+        self.forget(client);
     }
 
     fn handle(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {

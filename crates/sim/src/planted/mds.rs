@@ -4,7 +4,7 @@ use super::{Bug, Turn};
 use nacre_env::sync::Mutex;
 use nacre_lock::LockHandle;
 use nacre_mds::Mds;
-use nacre_rpc::{Call, Export, MdsService, ReplySlot};
+use nacre_rpc::{Call, Export, MdsService, MdsWelcome, ReplySlot};
 use nacre_types::{Attr, ClientUuid, Fid, StatusResult};
 use nacre_wire::mds::{DataUpdate, LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use std::collections::BTreeSet;
@@ -83,9 +83,10 @@ impl PlantedMds {
 }
 
 impl MdsService for PlantedMds {
-    fn connect(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant> {
-        let grant = self.inner.connect(export)?;
-        Ok(if self.bug == Bug::LeaseForAll { LeaseGrant { exclusive: true, ..grant } } else { grant })
+    fn connect(&self, export: &Arc<Export>) -> StatusResult<MdsWelcome> {
+        let welcome = self.inner.connect(export)?;
+        let lease = LeaseGrant { exclusive: true, ..welcome.lease };
+        Ok(if self.bug == Bug::LeaseForAll { MdsWelcome { lease, ..welcome } } else { welcome })
     }
 
     fn disconnect(&self, client: ClientUuid) {

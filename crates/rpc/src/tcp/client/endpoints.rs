@@ -53,7 +53,12 @@ impl MdsCalls {
             MdsRequest::Locks { .. } | MdsRequest::LeaseReleased { .. } => {
                 urgent_round_trip(&self.peer, body.as_body())?
             }
-            _ => round_trip(&self.peer, request.is_modifying(), body.as_body())?,
+            _ => {
+                let ticket = self.peer.flights.begin(request.is_modifying())?;
+                let sent = Request::new(ticket, body.as_body(), &[], Destination::none())
+                    .once(request.has_one_effect());
+                nacre_env::blocking(|| self.peer.run(sent, None))?
+            }
         };
         let answer = MdsAnswer::from_bytes(&reply.body).map_err(|error| undecodable(&self.peer, error))?;
         self.peer.note_committed(answer.last_committed.0);

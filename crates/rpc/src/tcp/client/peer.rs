@@ -105,6 +105,10 @@ pub(crate) struct Request<'a> {
     incarnation: u64,
     /// Does not wait for a free entry on its connection.
     is_urgent: bool,
+    /// Is not run twice, also if the client is evicted between two runs.
+    is_once: bool,
+    /// Life of the client in which it was sent and not answered, 0 for none.
+    unanswered_in: u64,
     /// Deadline of all waits, whatever is configured.
     until: Option<Instant>,
     damaged: u32,
@@ -140,8 +144,8 @@ impl<'a> Request<'a> {
         send: &'a [u8],
         destination: Destination<'a>,
     ) -> Request<'a> {
-        let (resent, is_urgent) = (false, false);
-        let (incarnation, damaged, evictions, until) = (0, 0, 0, None);
+        let (resent, is_urgent, is_once) = (false, false, false);
+        let (incarnation, unanswered_in, damaged, evictions, until) = (0, 0, 0, 0, None);
         let (counted, losses) = (None, Losses::default());
         Request {
             ticket,
@@ -152,6 +156,8 @@ impl<'a> Request<'a> {
             counted,
             incarnation,
             is_urgent,
+            is_once,
+            unanswered_in,
             until,
             damaged,
             evictions,
@@ -170,6 +176,12 @@ impl<'a> Request<'a> {
     /// are never more than a few urgent requests.
     pub(crate) fn urgent(self, is_urgent: bool) -> Request<'a> {
         Request { is_urgent, ..self }
+    }
+
+    /// Makes the request fail with `EIO` instead of a second run: its answer was lost, the server has evicted the
+    /// client since, and does not know whether it ran the request.
+    pub(crate) fn once(self, is_once: bool) -> Request<'a> {
+        Request { is_once, ..self }
     }
 
     /// Sets the statistics entry.
@@ -224,6 +236,8 @@ pub(crate) struct Peer {
     durability: AtomicU64,
     /// Incarnation of `link`, readable without its lock.
     incarnation: AtomicU64,
+    /// [`Import::answers_from`] of `link`, readable without its lock.
+    answers_from: AtomicU64,
     /// Approximate time at which the server last heard of this client.
     shown: Mutex<Instant>,
     /// Key of the server as of the last connect, 0 for none.
@@ -283,6 +297,7 @@ impl Peer {
             lease: Mutex::new(None),
             durability: AtomicU64::new(0),
             incarnation: AtomicU64::new(1),
+            answers_from: AtomicU64::new(1),
             shown: Mutex::new(Instant::now()),
             server_key: AtomicU64::new(0),
             clock: Mutex::new(None),
@@ -514,7 +529,8 @@ impl Peer {
     /// time, so the life compared here is the one that the server runs the request in.
     ///
     /// # Errors
-    /// As [`Peer::conn_for`]; `EVICTED` if the life of the request is over.
+    /// As [`Peer::conn_for`]; `EVICTED` if the life of the request is over; `EIO` if the server may have run the
+    /// request in a life that is over, and would run it again ([`Request::once`]).
     fn conn_of_life(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -523,6 +539,17 @@ impl Peer {
     ) -> StatusResult<Arc<Conn>> {
         loop {
             let conn = self.conn_for(request.data_len(), way, deadline)?;
+            if request.is_once
+                && request.unanswered_in != 0
+                && request.unanswered_in < self.answers_from.load(Ordering::Acquire)
+            {
+                log::warn!(
+                    "request {} to {} fails: this client was evicted, and whether it was executed is not known",
+                    request.ticket.xid.0,
+                    self.name()
+                );
+                return Err(Status::EIO);
+            }
             match request.incarnation {
                 0 => return Ok(conn),
                 own if own == conn.incarnation => return Ok(conn),
@@ -644,6 +671,9 @@ impl Peer {
                     self.report_loss(&conn);
                     count(&self.counters.resends);
                     request.resent = true;
+                    if request.unanswered_in == 0 {
+                        request.unanswered_in = conn.incarnation;
+                    }
                     if let Some(pause) = request.losses.add(&self.config) {
                         let deadline = request.until.or(request.losses.deadline);
                         if let Err(status) = self.rest_until(pause, deadline) {

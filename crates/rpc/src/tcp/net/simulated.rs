@@ -219,6 +219,16 @@ impl State {
         all
     }
 
+    /// Drops one end of a connection, and the connection with the last one.
+    fn drop_end(&mut self, id: u64) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.ends -= 1;
+        if link.ends == 0 {
+            self.links.remove(&id);
+            self.conditions.remove(&Topic::Link(id));
+        }
+    }
+
     fn free_port(&mut self) -> u16 {
         self.next_port = self.next_port.checked_add(1).unwrap_or(FIRST_PORT);
         self.next_port
@@ -294,7 +304,7 @@ impl SimulatedNetwork {
             let unaccepted: Vec<u64> =
                 ended.flat_map(|(_, listening)| listening.queue).map(|(id, _, _)| id).collect();
             for id in unaccepted {
-                state.links.entry(id).and_modify(|link| link.ends -= 1);
+                state.drop_end(id);
             }
             let links = state.links.values_mut().filter(|link| link.processes.contains(process));
             links.for_each(|link| link.is_broken = true);
@@ -552,11 +562,7 @@ impl Drop for Stream {
             link.pipe_mut(self.way).is_ended = true;
             let back = link.pipe_mut(self.back());
             (back.is_closed, back.is_dropped) = (true, true);
-            link.ends -= 1;
-            if link.ends == 0 {
-                state.links.remove(&self.id);
-                state.conditions.remove(&Topic::Link(self.id));
-            }
+            state.drop_end(self.id);
         });
     }
 }
@@ -598,9 +604,8 @@ impl Listener {
             }
             let ended = state.listeners.remove(&self.addr);
             for (id, _, _) in ended.into_iter().flat_map(|listening| listening.queue) {
-                if let Some(link) = state.links.get_mut(&id) {
-                    (link.is_broken, link.ends) = (true, link.ends - 1);
-                }
+                state.links.entry(id).and_modify(|link| link.is_broken = true);
+                state.drop_end(id);
             }
         });
     }

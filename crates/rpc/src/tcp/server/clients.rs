@@ -1,14 +1,14 @@
 //! The clients of a server's targets: their state outlives connections.
 
+use super::answers::{Answers, FormerAnswers, Holder};
 use super::connection::Connection;
 use super::{Service, Shared};
-use crate::api::{ClientCallbacks, Export};
+use crate::api::{ClientCallbacks, Export, MdsWelcome};
 use crate::audit::{Audit, AuditEvent, AuditKind};
 use crate::config::ServerConfig;
 use crate::exports::host_of;
 use nacre_env::clock::Instant;
-use nacre_env::sync::{Condvar, Mutex};
-use nacre_session::ReplyCache;
+use nacre_env::sync::Mutex;
 use nacre_types::{ClientUuid, Identity, Nid, ProcessIdentity, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::lock::{LockMessage, ServerMessage};
 use nacre_wire::mds::LeaseGrant;
@@ -18,19 +18,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A reply that is kept for a resend.
-#[derive(Debug)]
-pub(super) struct StoredReply {
-    pub(super) status: Status,
-    pub(super) body: Vec<u8>,
-}
-
 /// A client of one metadata or object target.
 pub(super) struct Client {
     pub(super) export: Arc<Export>,
-    /// Used on metadata targets only: requests to object targets may run again.
-    pub(super) replies: Mutex<ReplyCache<Arc<StoredReply>>>,
-    pub(super) reply_stored: Condvar,
+    pub(super) answers: Arc<Answers>,
+    /// `answers` has those from before the client's last eviction.
+    has_former_answers: bool,
     callbacks: Arc<RemoteCallbacks>,
     service: Service,
     target: TargetId,
@@ -41,8 +34,8 @@ pub(super) struct Client {
     connections: Mutex<Vec<Weak<Connection>>>,
 }
 
-/// A service's answer to a new client: its lease, on metadata targets.
-type Welcome = Option<LeaseGrant>;
+/// A service's answer to a new client, on metadata targets.
+type Welcome = Option<MdsWelcome>;
 
 impl Client {
     /// Notes a message of the client.
@@ -58,12 +51,16 @@ impl Client {
         self.gone.load(Ordering::SeqCst)
     }
 
-    /// Connects the client to the service, if it is not; returns the lease and whether the client was
-    /// connected.
+    /// Connects the client to the service, if it is not; returns the answer, with the latest lease, and whether the
+    /// client was connected.
     fn connect(&self) -> StatusResult<(Welcome, bool)> {
         let mut connected = self.connected.lock();
         if let Some(welcome) = *connected {
-            return Ok((self.callbacks.latest().or(welcome), true));
+            let lease = self.callbacks.latest();
+            return Ok((
+                welcome.map(|first| MdsWelcome { lease: lease.unwrap_or(first.lease), ..first }),
+                true,
+            ));
         }
         let welcome = self.service.connect(&self.export)?;
         *connected = Some(welcome);
@@ -104,6 +101,11 @@ impl Client {
             reason,
             ..AuditEvent::new(AuditKind::Evicted, peer)
         });
+    }
+
+    fn holder(&self) -> Holder {
+        let key = self.export.identity.as_ref().map(|identity| identity.id);
+        Holder { target: self.target, client: self.export.client, key }
     }
 
     /// Marks the client as gone; returns true for the first caller.
@@ -217,7 +219,36 @@ pub(super) struct Who {
 /// All clients of metadata and object targets.
 #[derive(Default)]
 pub(super) struct Clients {
-    known: Mutex<HashMap<(TargetId, ClientUuid), Arc<Client>>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    clients: HashMap<(TargetId, ClientUuid), Arc<Client>>,
+    former: FormerAnswers,
+}
+
+/// How a client ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Leaving {
+    /// It has disconnected: nothing of it remains.
+    Orderly,
+    /// The server drops it, and it may come back.
+    Evicted,
+}
+
+impl Known {
+    /// Removes a client, if it is still the one under its identity.
+    fn remove(&mut self, client: &Arc<Client>, how: Leaving) {
+        let key = (client.target, client.export.client);
+        if !self.clients.get(&key).is_some_and(|current| Arc::ptr_eq(current, client)) {
+            return;
+        }
+        self.clients.remove(&key);
+        if how == Leaving::Evicted && client.target.kind == TargetKind::Mdt {
+            self.former.keep(client.holder(), client.answers.clone());
+        }
+    }
 }
 
 /// A connected client.
@@ -225,12 +256,14 @@ pub(super) struct Attached {
     pub(super) client: Arc<Client>,
     pub(super) lease: Option<LeaseGrant>,
     pub(super) known: bool,
+    /// The target does not have its answers to earlier requests of the client.
+    pub(super) has_lost_answers: bool,
 }
 
 impl Clients {
     /// Returns the number of clients at targets of a kind.
     pub(super) fn count(&self, kind: TargetKind) -> usize {
-        self.known.lock().keys().filter(|(target, _)| target.kind == kind).count()
+        self.known.lock().clients.keys().filter(|(target, _)| target.kind == kind).count()
     }
 
     /// Registers a connection of a client.
@@ -245,13 +278,15 @@ impl Clients {
         let now = connection.now_ms();
         let client = {
             let mut known = self.known.lock();
-            if let Some(ended) = known.get(&(target, uuid)).filter(|client| client.export.has_ended()) {
+            let ended =
+                known.clients.get(&(target, uuid)).filter(|client| client.export.has_ended()).cloned();
+            if let Some(ended) = ended {
                 // The service has dropped it, and no request has noticed that yet.
                 ended.go();
-                known.remove(&(target, uuid));
+                known.remove(&ended, Leaving::Evicted);
             }
             let id = |identity: &Option<Arc<Identity>>| identity.as_ref().map(|identity| identity.id);
-            if let Some(client) = known.get(&(target, uuid))
+            if let Some(client) = known.clients.get(&(target, uuid))
                 && id(&client.export.identity) != id(&who.identity)
             {
                 log::warn!(
@@ -259,25 +294,29 @@ impl Clients {
                 );
                 return Err(Status::EPERM);
             }
-            let client = known
+            let Known { clients, former } = &mut *known;
+            let client = clients
                 .entry((target, uuid))
-                .or_insert_with(|| Arc::new(new_client(service.clone(), target, &who, connection)));
+                .or_insert_with(|| Arc::new(new_client(service.clone(), target, &who, connection, former)));
             client.connections.lock().push(Arc::downgrade(connection));
             client.heard(now);
             client.clone()
         };
         match client.connect() {
-            Ok((lease, known)) => {
+            Ok((welcome, known)) => {
                 client.heard(connection.now_ms());
                 if !known {
                     // All other log lines name the client by its UUID.
                     log::info!("{target} has a new client: {uuid} at {}", client.export.nid);
                 }
-                Ok(Attached { client, lease, known })
+                let lost = welcome.is_some_and(|of| !of.is_remembered && !client.has_former_answers);
+                let lease = welcome.map(|of| of.lease);
+                Ok(Attached { client, lease, known, has_lost_answers: lost })
             }
             Err(status) => {
                 client.go();
-                self.remove(&client);
+                let how = if client.has_former_answers { Leaving::Evicted } else { Leaving::Orderly };
+                self.remove(&client, how);
                 Err(status)
             }
         }
@@ -288,18 +327,14 @@ impl Clients {
         client.callbacks.attach(connection, greet);
     }
 
-    fn remove(&self, client: &Arc<Client>) {
-        let key = (client.target, client.export.client);
-        let mut known = self.known.lock();
-        if known.get(&key).is_some_and(|current| Arc::ptr_eq(current, client)) {
-            known.remove(&key);
-        }
+    fn remove(&self, client: &Arc<Client>, how: Leaving) {
+        self.known.lock().remove(client, how);
     }
 
     /// Removes a client that the service has dropped: the next connect creates a new one.
     pub(super) fn forget(&self, client: &Arc<Client>, audit: &Audit) {
         let first = client.go();
-        self.remove(client);
+        self.remove(client, Leaving::Evicted);
         if first {
             client.note_eviction(audit, "its target has dropped it");
         }
@@ -310,21 +345,21 @@ impl Clients {
     }
 
     /// Disconnects a client: the service releases its state.
-    pub(super) fn disconnect(&self, client: &Arc<Client>) {
+    pub(super) fn disconnect(&self, client: &Arc<Client>, how: Leaving) {
         if client.go() {
-            self.remove(client);
+            self.remove(client, how);
             client.service.disconnect(&client.export);
         }
     }
 
     /// Counts all clients as heard at this time, because the server itself was stopped.
     pub(super) fn excuse(&self, now_ms: u64) {
-        self.known.lock().values().for_each(|client| client.heard(now_ms));
+        self.known.lock().clients.values().for_each(|client| client.heard(now_ms));
     }
 
     /// Evicts clients that were unresponsive for too long.
     pub(super) fn reap(&self, shared: &Shared) {
-        let clients: Vec<Arc<Client>> = self.known.lock().values().cloned().collect();
+        let clients: Vec<Arc<Client>> = self.known.lock().clients.values().cloned().collect();
         for client in clients {
             let connections = client.open_connections();
             let grace = client.grace(&shared.config, !connections.is_empty());
@@ -341,7 +376,7 @@ impl Clients {
                 silent.as_secs()
             );
             client.note_eviction(&shared.audit, "it has not been heard of");
-            self.disconnect(&client);
+            self.disconnect(&client, Leaving::Evicted);
             for connection in connections {
                 connection.shut_down(Shutdown::Both);
             }
@@ -349,7 +384,13 @@ impl Clients {
     }
 }
 
-fn new_client(service: Service, target: TargetId, who: &Who, connection: &Connection) -> Client {
+fn new_client(
+    service: Service,
+    target: TargetId,
+    who: &Who,
+    connection: &Connection,
+    former: &mut FormerAnswers,
+) -> Client {
     let callbacks = Arc::new(RemoteCallbacks {
         target,
         way: Mutex::default(),
@@ -359,10 +400,12 @@ fn new_client(service: Service, target: TargetId, who: &Who, connection: &Connec
     let export = Export::new(who.uuid, Nid::Tcp(connection.peer()), who.process, callbacks.clone());
     let export = if who.is_server { export.of_server() } else { export };
     let export = export.of_key(who.identity.clone()).at_first(who.is_first);
+    let key = who.identity.as_ref().map(|identity| identity.id);
+    let answers = former.take(&Holder { target, client: who.uuid, key });
     Client {
         export: Arc::new(export),
-        replies: Mutex::default(),
-        reply_stored: Condvar::new(),
+        has_former_answers: answers.is_some(),
+        answers: answers.unwrap_or_default(),
         callbacks,
         service,
         target,

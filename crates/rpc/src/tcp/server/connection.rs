@@ -382,6 +382,7 @@ impl Connection {
         if !config.bulk_checksums || self.socket.is_secured() {
             features.remove(Features::CHECKSUMS);
         }
+        features.remove(Features::LOST_ANSWERS);
         let mut connected = Connected {
             version,
             features: features.bits(),
@@ -409,6 +410,8 @@ impl Connection {
             connected.known = attached.known;
             connected.generation = attached.client.export.generation;
             connected.lease = attached.lease;
+            features.set(Features::LOST_ANSWERS, attached.has_lost_answers);
+            connected.features = features.bits();
             session.client = Some(attached.client);
         }
         if !connected.known || session.client.is_none() {

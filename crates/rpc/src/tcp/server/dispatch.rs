@@ -2,7 +2,8 @@
 
 use super::Service;
 use super::admission::Proof;
-use super::clients::{Client, StoredReply};
+use super::answers::StoredReply;
+use super::clients::{Client, Leaving};
 use super::connection::{Connection, Session};
 use super::reads::Gathered;
 use crate::api::{Call, MdsService, OssService, ReplySlot};
@@ -139,7 +140,7 @@ impl<'a> Work<'a> {
             FrameKind::Cancel => self.connection.cancel(header.xid),
             FrameKind::Disconnect => {
                 if let Some(client) = &self.session.client {
-                    self.connection.shared.clients.disconnect(client);
+                    self.connection.shared.clients.disconnect(client, Leaving::Orderly);
                 }
                 self.answer(header, Status::OK, 0);
             }
@@ -312,7 +313,7 @@ impl<'a> Work<'a> {
             let call = Call { reply_slot: Some(slot), ..*call };
             guarded(|| service.handle(&client.export, &call, request))
         });
-        let mut replies = client.replies.lock();
+        let mut replies = client.answers.cache.lock();
         if matches!(result, Err(Status::EVICTED)) {
             replies.forget(header.tag, header.xid);
         } else {
@@ -321,20 +322,20 @@ impl<'a> Work<'a> {
             replies.finish(header.tag, header.xid, Arc::new(stored));
         }
         drop(replies);
-        client.reply_stored.notify_all();
+        client.answers.stored.notify_all();
         self.reply.clear();
         self.answer_mds(header, client, &result);
     }
 
     /// Asks the reply cache, and waits while the first run of the request is under way.
     fn begin_once(&self, header: &Header, client: &Client) -> Begin<Arc<StoredReply>> {
-        let mut replies = client.replies.lock();
+        let mut replies = client.answers.cache.lock();
         loop {
             match replies.begin(header.tag, header.xid, header.acked) {
                 Begin::Wait if !client.is_gone() && !nacre_env::interrupted() => {}
                 begin => return begin,
             }
-            nacre_env::blocking(|| client.reply_stored.wait_for(&mut replies, TICK));
+            nacre_env::blocking(|| client.answers.stored.wait_for(&mut replies, TICK));
         }
     }
 

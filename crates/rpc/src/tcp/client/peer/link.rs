@@ -15,6 +15,7 @@ use nacre_env::sync::MutexGuard;
 use nacre_session::{Import, ImportState, Recovery};
 use nacre_types::{Explain, FailureResult, KeyId, Status, StatusResult, TargetKind};
 use nacre_wire::Encode;
+use nacre_wire::connect::Features;
 use nacre_wire::oss::OssRequest;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -456,11 +457,13 @@ impl Peer {
             *self.lease.lock() = connected.lease;
         }
         let (known, lease) = (connected.known, connected.lease);
+        let lost_answers = Features::from_bits_truncate(connected.features).contains(Features::LOST_ANSWERS);
         let place = Place { end: index, slot };
         let (recovery, incarnation) = {
             let mut link = self.link.lock();
-            let recovery = link.on_connected(greeting.life(), known).ok_or(Status::ENOTCONN)?;
+            let recovery = link.on_connected(greeting.life(), known, lost_answers).ok_or(Status::ENOTCONN)?;
             self.incarnation.store(link.incarnation(), Ordering::Release);
+            self.answers_from.store(link.answers_from(), Ordering::Release);
             (recovery, link.incarnation())
         };
         *self.shown.lock() = Instant::now();
