@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 /// Time limit of a program: longer than all faults that may hit one run of it.
 const LIMIT: Duration = Duration::from_secs(300);
 
+/// Size of all files after which they are removed, in bytes, although the OST to be filled is not full: while it is
+/// away, new files are on others.
+const FILLED_BYTES: usize = 1 << 30;
+
 type Step<T = ()> = Result<T, String>;
 
 fn failed(what: &str) -> impl Fn(std::io::Error) -> String {
@@ -280,6 +284,7 @@ fn content(number: u64, bytes: usize) -> Vec<u8> {
 /// was synced stays, and only that is checked.
 pub fn fill(deck: &Deck, progress: &Progress, dir: &Path) {
     let mut synced: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut written_bytes = 0;
     let mut random = Rng::with_seed(9);
     let path = |number: u64| dir.join(format!("f{number}"));
     deck.repeat(progress, |number| {
@@ -287,23 +292,29 @@ pub fn fill(deck: &Deck, progress: &Progress, dir: &Path) {
         let cuts = deck.cuts.load(Ordering::SeqCst);
         let written = fs::write(path(number), content(number, bytes));
         let written = written.and_then(|()| File::open(path(number))?.sync_all());
-        match written {
-            Ok(()) if deck.cuts.load(Ordering::SeqCst) != cuts => {}
-            Ok(()) => drop(synced.insert(number, bytes)),
+        written_bytes += bytes;
+        let is_full = match written {
+            Ok(()) if deck.cuts.load(Ordering::SeqCst) != cuts => false,
+            Ok(()) => {
+                synced.insert(number, bytes);
+                false
+            }
             // What was not synced may be lost with the power of the OST.
-            Err(error) if error.raw_os_error() == Some(libc::EIO) => {}
-            Err(error) if error.kind() == ErrorKind::StorageFull => {
-                for (number, bytes) in std::mem::take(&mut synced) {
-                    let found = fs::read(path(number)).map_err(failed("read a synced file"))?;
-                    if found != content(number, bytes) {
-                        return Err(format!("synced file {number} has other content"));
-                    }
-                }
-                for entry in fs::read_dir(dir).map_err(failed("list"))? {
-                    fs::remove_file(entry.map_err(failed("list"))?.path()).map_err(failed("remove"))?;
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => false,
+            Err(error) if error.kind() == ErrorKind::StorageFull => true,
+            Err(error) => return Err(format!("write: {error}")),
+        };
+        if is_full || written_bytes > FILLED_BYTES {
+            written_bytes = 0;
+            for (number, bytes) in std::mem::take(&mut synced) {
+                let found = fs::read(path(number)).map_err(failed("read a synced file"))?;
+                if found != content(number, bytes) {
+                    return Err(format!("synced file {number} has other content"));
                 }
             }
-            Err(error) => return Err(format!("write: {error}")),
+            for entry in fs::read_dir(dir).map_err(failed("list"))? {
+                fs::remove_file(entry.map_err(failed("list"))?.path()).map_err(failed("remove"))?;
+            }
         }
         Ok(())
     });
