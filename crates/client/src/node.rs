@@ -209,6 +209,15 @@ impl NodeTable {
         Pin { nodes: self, file: self.attach(node, || FileState::new(fid, node)) }
     }
 
+    /// Holds the state of a file if it is open: an open after the last close gets the same state until then.
+    pub fn pin_open(&self, node: u64) -> Option<Pin<'_>> {
+        let mut shard = self.shard(node).lock();
+        let entry = shard.get_mut(&node)?;
+        let file = entry.file.clone()?;
+        entry.opens += 1;
+        Some(Pin { nodes: self, file })
+    }
+
     /// Calls `drop` for an inode in the kernel. False if a reply with the inode is on its way to the kernel,
     /// so that the caller has to try again.
     pub fn reaches_kernel(&self, node: u64, since: Instant, drop: impl FnOnce(u64) -> bool) -> bool {

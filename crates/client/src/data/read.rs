@@ -137,9 +137,10 @@ impl Data {
         let for_pages = who == Who::Pages;
         let file = &*open.file;
         let end = offset.saturating_add(buffer.len() as u64);
-        let fill = for_pages.then(|| Fill::begin(file, offset..end, Pages::Touched));
-        let urgent = fill.as_ref().is_some_and(|fill| fill.urgent);
         for _ in 0..ATTEMPTS {
+            // Each attempt waits for locks, and so begins a request of its own.
+            let fill = for_pages.then(|| Fill::begin(file, offset..end, Pages::Touched));
+            let urgent = fill.as_ref().is_some_and(|fill| fill.urgent);
             let range = if urgent {
                 file.try_range(offset, end, Use::Shared)
             } else {

@@ -49,13 +49,15 @@ impl Holder for DataLocks {
 
     fn flush_object(&self, home: &Home, object: Fid, need: &Need) {
         // Without an open file nothing is dirty, and the next open drops what the kernel caches.
-        let Some(file) = self.nodes.file(home.node) else { return };
+        // Pinned: pages that are requested meanwhile, also after a close and another open, are in the same table.
+        let Some(pin) = self.nodes.pin_open(home.node) else { return };
+        let file = &*pin.file;
         let (start, end) = bytes_of(need);
         file.lock_era.fetch_add(1, Ordering::AcqRel);
         if need.mode.writes() {
-            self.write_back.settle_unheard(&file, &Scope::Ranges(vec![(object, start, end)]));
+            self.write_back.settle_unheard(file, &Scope::Ranges(vec![(object, start, end)]));
         }
-        self.drop_cached(&file, |hull| file_ranges(&home.layout, object, (start, end), hull));
+        self.drop_cached(file, |hull| file_ranges(&home.layout, object, (start, end), hull));
         file.lock_era.fetch_add(1, Ordering::AcqRel);
     }
 

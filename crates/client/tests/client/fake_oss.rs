@@ -108,6 +108,8 @@ pub struct FakeOss {
     pub fail_write: Mutex<Option<Status>>,
     /// Called when the next write arrives, before it is applied.
     pub at_write: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// The same for the next read.
+    pub at_read: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     pub syncs: AtomicU64,
     pub writes: AtomicU64,
     /// Bytes that are never granted: a client gets what it requests less this.
@@ -133,6 +135,7 @@ impl Default for FakeOss {
             epoch: AtomicU64::default(),
             fail_write: Mutex::default(),
             at_write: Mutex::default(),
+            at_read: Mutex::default(),
             syncs: AtomicU64::default(),
             writes: AtomicU64::default(),
             ungranted: AtomicU64::default(),
@@ -260,10 +263,13 @@ impl FakeOss {
     }
 
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
-        if matches!(request, OssRequest::Write { .. }) {
-            let meanwhile = self.at_write.lock().expect("no panic inside").take();
-            meanwhile.into_iter().for_each(|meanwhile| meanwhile());
-        }
+        let hook = match request {
+            OssRequest::Write { .. } => Some(&self.at_write),
+            OssRequest::Read { .. } => Some(&self.at_read),
+            _ => None,
+        };
+        let meanwhile = hook.and_then(|hook| hook.lock().expect("no panic inside").take());
+        meanwhile.into_iter().for_each(|meanwhile| meanwhile());
         let mut objects = self.objects.lock().expect("no test panics inside");
         if has_to_be_there(request).is_some_and(|object| !objects.contains_key(&object)) {
             return Err(Status::OBJECT_LOST);

@@ -2,9 +2,11 @@
 
 use super::*;
 use nacre_env::sync::mpsc;
+use nacre_rpc::Recovery;
 use nacre_types::{SetAttr, SetAttrValid, TargetId};
 use std::rc::Rc;
-use std::sync::{Mutex, OnceLock, Weak};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Condvar, Mutex, OnceLock, Weak};
 
 #[test]
 fn the_first_client_drops_what_it_cached_before_the_second_gets_in() {
@@ -114,6 +116,116 @@ fn pages_that_come_while_others_are_dropped_are_dropped_too() {
     let dropped = kernel.dropped.lock().expect("no panic").clone();
     let is_dropped = |page: u64| dropped.iter().any(|(start, end)| *start <= page && page + PAGE <= *end);
     assert!((0..8).all(|page| is_dropped(page * PAGE)), "{dropped:?}");
+}
+
+/// The kernel locks a page for a request, and drops it when the request is answered. The request waited for another
+/// client, which waited for the drop.
+#[test]
+fn pages_are_served_while_they_are_dropped_although_the_file_was_closed_and_opened_again() {
+    const PAGE: usize = 4096;
+    struct Reader {
+        client: OnceLock<(Weak<Client>, Fid, u64)>,
+        is_served: Mutex<Option<bool>>,
+    }
+    impl KernelCaches for Reader {
+        fn expire_names(&self) {}
+        fn drop_inode(&self, _: u64) -> bool {
+            true
+        }
+        fn drop_attributes(&self, _: u64) -> bool {
+            true
+        }
+        fn drop_data(&self, _: u64, _: u64, _: u64) {
+            let Some((client, fid, handle)) = self.client.get() else { return };
+            if self.is_served.lock().expect("no panic").is_some() {
+                return;
+            }
+            let (client, fid, handle) = (client.upgrade().expect("in use"), *fid, *handle);
+            let (send, receive) = mpsc::channel();
+            nacre_env::thread::spawn(move || {
+                client.opens.release(handle).expect("open");
+                let again = open(&client, fid, OpenFlags::READ);
+                let mut page = [0; PAGE];
+                let read = client.data.read(again, 0, &mut page, nacre_client::Reader::Pages);
+                let _ = send.send((read, page));
+            });
+            // The kernel would wait without a limit.
+            let served = receive.recv_timeout(std::time::Duration::from_secs(5));
+            *self.is_served.lock().expect("no panic") = Some(served == Ok((Ok(PAGE), [7; PAGE])));
+        }
+    }
+    let world = World::new(65536, 1);
+    let (first, second) = (world.client(), world.client());
+    let kernel = Arc::new(Reader { client: OnceLock::new(), is_served: Mutex::default() });
+    first.lease.set_kernel_caches(kernel.clone());
+    let (fid, handle) = create(&first, "file");
+    write(&first, handle, 0, &[7; PAGE]).expect("written");
+    assert_eq!(first.data.read(handle, 0, &mut [0; PAGE], nacre_client::Reader::Pages), Ok(PAGE));
+    kernel.client.set((Arc::downgrade(&first), fid, handle)).expect("once");
+    let other = open(&second, fid, READ_WRITE);
+    write(&second, other, 0, &[8; PAGE]).expect("written");
+    assert_eq!(
+        *kernel.is_served.lock().expect("no panic"),
+        Some(true),
+        "the page is served, and dropped again"
+    );
+}
+
+/// A request that had lost one of its locks waited for the next one, while its pages were dropped under the other.
+#[test]
+fn pages_are_served_while_they_are_dropped_although_a_lock_was_lost_meanwhile() {
+    const STRIPE: usize = 65536;
+    /// Pages are dropped when the request for them is answered.
+    #[derive(Default)]
+    struct Locked {
+        is_answered: Mutex<bool>,
+        answered: Condvar,
+        is_late: AtomicBool,
+    }
+    impl KernelCaches for Locked {
+        fn expire_names(&self) {}
+        fn drop_inode(&self, _: u64) -> bool {
+            true
+        }
+        fn drop_attributes(&self, _: u64) -> bool {
+            true
+        }
+        fn drop_data(&self, _: u64, _: u64, _: u64) {
+            let limit = std::time::Duration::from_secs(5);
+            let is_answered = self.is_answered.lock().expect("no panic");
+            let waited = self.answered.wait_timeout_while(is_answered, limit, |is_answered| !*is_answered);
+            self.is_late.fetch_or(waited.expect("no panic").1.timed_out(), Ordering::Relaxed);
+        }
+    }
+    let world = World::new(STRIPE as u32, 2);
+    let (first, second) = (world.client(), world.client());
+    let kernel = Arc::new(Locked::default());
+    first.lease.set_kernel_caches(kernel.clone());
+    let (fid, handle) = create(&first, "file");
+    write(&first, handle, 0, &[7; 2 * STRIPE]).expect("written");
+    first.data.fsync(handle).expect("synced");
+    let other = open(&second, fid, READ_WRITE);
+    let (evicted, oss, writer) = (first.clone(), world.osts[0].clone(), second.clone());
+    let (send, receive) = mpsc::channel();
+    *world.osts[0].at_read.lock().expect("no panic") = Some(Box::new(move || {
+        let events = evicted.lease.locks().events().events(0);
+        let way = Way::new(&oss, ClientUuid([9; 16]), events.clone());
+        events.reconnected(&way, Recovery::Evicted).expect("nothing is asked");
+        let writing = nacre_env::thread::spawn(move || {
+            write(&writer, other, STRIPE as u64, &[8; STRIPE]).expect("written");
+        });
+        while evicted.lease.locks().counts(TargetId::ost(1)).callbacks == 0 {
+            nacre_env::thread::yield_now();
+        }
+        let _ = send.send(writing);
+    }));
+    let mut pages = vec![0; 2 * STRIPE];
+    let read = first.data.read(handle, 0, &mut pages, nacre_client::Reader::Pages);
+    *kernel.is_answered.lock().expect("no panic") = true;
+    kernel.answered.notify_all();
+    receive.recv().expect("the OST was read").join().expect("written");
+    assert_eq!(read, Ok(2 * STRIPE));
+    assert!(!kernel.is_late.load(Ordering::Relaxed), "the request and the drop waited for each other");
 }
 
 #[test]
