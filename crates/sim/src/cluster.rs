@@ -86,7 +86,8 @@ impl Cluster {
         let (mdts, osts) =
             (nids(nacre_types::TargetKind::Mdt).collect(), nids(nacre_types::TargetKind::Ost).collect());
         let recovery_window = MdsConfig::default().recovery_window;
-        let map = Map { network: network_of(&targets, &clients), mdts, osts, bug, recovery_window };
+        let (network, aliases) = (network_of(&targets, &clients), Arc::default());
+        let map = Map { network, mdts, osts, bug, aliases, recovery_window };
         Cluster { map, targets, clients, scratch: scratch.to_owned(), disks: 0 }
     }
 
@@ -117,7 +118,8 @@ impl Cluster {
         };
         let targets: Vec<Target> = self.targets.iter().zip(disks).map(reboot).collect();
         let clients: Vec<Arc<Host>> = self.clients.iter().map(|host| Arc::new(host.rebooted())).collect();
-        let map = Map { network: network_of(&targets, &clients), mdts, osts, bug, recovery_window };
+        let (network, aliases) = (network_of(&targets, &clients), Arc::default());
+        let map = Map { network, mdts, osts, bug, aliases, recovery_window };
         Cluster { map, targets, clients, scratch: self.scratch.clone(), disks: 0 }
     }
 

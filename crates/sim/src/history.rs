@@ -106,6 +106,27 @@ pub(crate) enum Call {
     Restripe {
         fid: Fid,
     },
+    /// Moves what a name leads to to another MDT, or begins to.
+    Migrate {
+        parent: Fid,
+        name: Vec<u8>,
+    },
+}
+
+impl Call {
+    /// Returns true if the call names no name.
+    pub(crate) fn is_by_fid(&self) -> bool {
+        !matches!(
+            self,
+            Call::Lookup { .. }
+                | Call::Open { .. }
+                | Call::Mkdir { .. }
+                | Call::Unlink { .. }
+                | Call::Link { .. }
+                | Call::Rename { .. }
+                | Call::Migrate { .. }
+        )
+    }
 }
 
 /// The answer to a call that succeeded.

@@ -1,6 +1,7 @@
 //! A simulator of a whole file system: several MDTs, OSTs and clients in one process, with one running thread
 //! that a seed chooses.
 
+mod aliases;
 mod cluster;
 mod conduct;
 mod crash;

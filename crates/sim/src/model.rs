@@ -12,7 +12,7 @@ use crate::history::{Event, Incident, Reply};
 use content::Content;
 use locks::Locks;
 use nacre_types::{Fid, Status};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,8 +144,13 @@ pub(crate) struct Inode {
 pub(crate) struct Model {
     pub(crate) inodes: BTreeMap<Fid, Arc<Inode>>,
     pub(crate) rules: Rules,
-    /// Time of the first power cut of an MDT: from then on only what was durable by then is checked.
+    /// Inodes that may move to another MDT: calls by their FID may fail, and are repeated with lookups.
+    moved: Arc<BTreeSet<Fid>>,
+    /// Time of the first power cut of an MDT, or change that failed and may have been executed: from then on only what
+    /// was durable by then is checked.
     cut: Option<Duration>,
+    /// Time of the last power cut of an OST: clients write again what it has lost.
+    rewritten: Option<Duration>,
     /// Hosts have been unreachable for so long that servers drop clients, at some time.
     is_evicting: bool,
 }
@@ -201,9 +206,10 @@ impl Inode {
 }
 
 impl Model {
-    pub(crate) fn new(rules: Rules) -> Model {
+    pub(crate) fn new(rules: Rules, moved: BTreeSet<Fid>) -> Model {
         let root = Inode::new(true, Fid::ROOT, Duration::ZERO);
-        Model { inodes: BTreeMap::from([(Fid::ROOT, Arc::new(root))]), rules, cut: None, is_evicting: false }
+        let inodes = BTreeMap::from([(Fid::ROOT, Arc::new(root))]);
+        Model { inodes, rules, moved: Arc::new(moved), cut: None, rewritten: None, is_evicting: false }
     }
 
     pub(crate) fn inode(&self, fid: Fid) -> Option<&Inode> {
@@ -216,6 +222,9 @@ impl Model {
 
     /// Applies an incident at `time`.
     pub(crate) fn incident(&mut self, incident: Incident, time: Duration) {
+        if matches!(incident, Incident::OstPower(_)) {
+            self.rewritten = Some(time);
+        }
         match incident {
             // Nothing is lost.
             Incident::MdtKill(_) => {}
@@ -259,19 +268,6 @@ impl Model {
                 Some(inode) if !inode.is_removed() && inode.content.is_sure() => wrong,
                 _ => Ok(()),
             },
-            Call::Unlink { parent, name, .. } | Call::Link { parent, name, .. } => {
-                self.doubt_name(*parent, name);
-                Ok(())
-            }
-            Call::Open { parent, name, .. } | Call::Mkdir { parent, name, .. } => {
-                self.doubt_name(*parent, name);
-                Ok(())
-            }
-            Call::Rename { from, to } => {
-                self.doubt_name(from.0, &from.1);
-                self.doubt_name(to.0, &to.1);
-                Ok(())
-            }
             Call::Write { fid, .. } | Call::Append { fid, .. } | Call::Truncate { fid, .. } => {
                 self.doubt_data(*fid);
                 Ok(())
@@ -280,8 +276,28 @@ impl Model {
                 self.doubt_data(*fid);
                 Ok(())
             }
-            _ => Ok(()),
+            _ => {
+                self.doubt_names_of(event);
+                Ok(())
+            }
         }
+    }
+
+    /// Makes the values of names that a call changes unknown; false if it changes none.
+    fn doubt_names_of(&mut self, event: &Event) -> bool {
+        use crate::history::Call;
+        match &event.call {
+            Call::Unlink { parent, name, .. }
+            | Call::Link { parent, name, .. }
+            | Call::Open { parent, name, .. }
+            | Call::Mkdir { parent, name, .. } => self.doubt_name(*parent, name),
+            Call::Rename { from, to } => {
+                self.doubt_name(from.0, &from.1);
+                self.doubt_name(to.0, &to.1);
+            }
+            _ => return false,
+        }
+        true
     }
 
     fn doubt_name(&mut self, parent: Fid, name: &[u8]) {

@@ -1,4 +1,5 @@
-//! Moves of data to new objects, as `lfs migrate` makes them, and of names to other shards.
+//! Moves of data to new objects, as `lfs migrate` makes them, of names to other shards, and of inodes to
+//! other MDTs.
 
 use crate::mount::root;
 use nacre_client::{Client, Created, NewFile, OpenFlags, SwapConditions, VersionFlush, XattrFlags};
@@ -59,4 +60,13 @@ pub(crate) fn relocate(client: &Client, fid: Fid, handle: u64, stripes: u8) -> S
 pub(crate) fn restripe(client: &Client, fid: Fid, shards: u8) -> StatusResult<()> {
     let requested = DirDefault { count: shards.into(), ..DirDefault::default() };
     client.names.restripe(&root(), fid, &requested)
+}
+
+/// Moves what a name leads to to another MDT; a directory gets this number of shards.
+///
+/// # Errors
+/// Those of [`nacre_client::Client::names`].
+pub(crate) fn migrate(client: &Client, name: (Fid, &[u8]), mdt: u8, shards: u8) -> StatusResult<()> {
+    let requested = DirDefault { index: mdt.into(), count: shards.into(), ..DirDefault::default() };
+    client.names.migrate(&root(), name, &requested)
 }

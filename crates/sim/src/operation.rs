@@ -72,7 +72,7 @@ pub(crate) const ALL_PARTS: Region = Region::Parts(0, PARTS - 1);
 #[expect(
     missing_docs,
     reason = "the names are those of the system calls and their arguments; Remount is in a new process; Relocate is \
-              `lfs migrate`, Restripe is `lfs setdirstripe` of a directory that exists"
+              `lfs migrate`, Restripe is `lfs setdirstripe` of a directory that exists, Migrate is `lfs migrate -m`"
 )]
 pub enum Operation {
     Open { slot: u8, path: Path, create: bool, exclusive: bool, truncate: bool },
@@ -97,6 +97,7 @@ pub enum Operation {
     Remount,
     Relocate { slot: u8, stripes: u8 },
     Restripe { path: Path, shards: u8 },
+    Migrate { path: Path, mdt: u8, shards: u8 },
 }
 
 /// Returns an offset near one of the places where something changes: the end of what a client holds back, of
@@ -198,9 +199,14 @@ impl Operation {
 
     /// Returns a move of data or names.
     pub(crate) fn random_move(random: &mut Rng, mdts: u8) -> Operation {
-        match random.u8(..3) {
+        match random.u8(..4) {
             0 if mdts > 1 => {
                 Operation::Restripe { path: Path(vec![random.u8(..NAMES)]), shards: random.u8(1..=mdts) }
+            }
+            1 if mdts > 1 => {
+                let path = Path((0..random.usize(1..=2)).map(|_| random.u8(..NAMES)).collect());
+                let shards = if random.u8(..3) == 0 { random.u8(1..=mdts) } else { 1 };
+                Operation::Migrate { path, mdt: random.u8(..mdts), shards }
             }
             _ => Operation::Relocate { slot: random.u8(..SLOTS), stripes: random.u8(1..=2) },
         }

@@ -155,6 +155,13 @@ impl Program {
                 let begun = |client: &Client| moves::restripe(client, fid, *shards).map(|()| Reply::Done);
                 if is_dir { self.call(Call::Restripe { fid }, begun).map(drop) } else { Ok(()) }
             }),
+            Operation::Migrate { path, mdt, shards } => self.parent(path).and_then(|(parent, name)| {
+                let begun = |client: &Client, name: &[u8]| {
+                    moves::migrate(client, (parent, name), *mdt, *shards).map(|()| Reply::Done)
+                };
+                let call = Call::Migrate { parent, name: name.clone() };
+                self.call(call, |client| begun(client, &name)).map(drop)
+            }),
         };
     }
 

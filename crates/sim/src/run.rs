@@ -105,9 +105,10 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     let rules = fault::rules(&plan.faults);
     problems.add(invariants::checked::check(&cluster, &rules));
     problems.add(invariants::objects::check(&cluster, &rules));
-    let (programs, incidents) = history.take();
+    let (mut programs, incidents) = history.take();
+    programs.iter_mut().flatten().for_each(|event| cluster.map.aliases.replace(event));
     problems.add(invariants::times::check(&programs, plan));
-    problems.add(linear::check(&programs, &incidents, Model::new(rules)));
+    problems.add(linear::check(&programs, &incidents, Model::new(rules, cluster.map.aliases.moved())));
     std::mem::take(&mut *panics()).into_iter().for_each(|panic| problems.add(Err(panic)));
     Report { calls: programs.iter().map(Vec::len).sum(), problem: problems.all(), history: told(&programs) }
 }

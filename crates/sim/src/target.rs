@@ -1,5 +1,6 @@
 //! Targets: a server process on a host of its own, as a node of a cluster assembles it.
 
+use crate::aliases::{Aliases, NotedMds};
 use crate::disk::{Backend, Disk, Objects};
 use crate::host::{Host, Process};
 use crate::planted::{Bug, PlantedMds, PlantedOss};
@@ -35,6 +36,8 @@ pub(crate) struct Map {
     pub(crate) osts: Vec<Nid>,
     /// A planted bug, if there is one.
     pub(crate) bug: Option<Bug>,
+    /// FIDs of inodes that have moved.
+    pub(crate) aliases: Arc<Aliases>,
     /// Time for clients of a previous run of an MDT to return.
     pub(crate) recovery_window: Duration,
 }
@@ -265,7 +268,7 @@ impl Target {
         mds.set_peers(peers).expect("threads start");
         let data_index = TargetId::mdt_data(index).expect("a small index").index;
         let targets = Targets::new()
-            .with_mdt(index, map.planted_mds(&mds))
+            .with_mdt(index, NotedMds::new(map.planted_mds(&mds), &map.aliases))
             .with_ost(data_index, map.planted_oss(&data));
         let osts = osts.into_iter().map(|(_, way)| way).collect();
         Ok((Service::Mdt { mds, data, osts }, targets))

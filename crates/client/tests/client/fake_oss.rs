@@ -262,14 +262,19 @@ impl FakeOss {
         self.objects.lock().expect("no test panics inside").entry(object).or_default().fill(offset, bytes);
     }
 
-    fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+    /// Calls what a test wants to happen when this request arrives.
+    fn call_hook(&self, request: &OssRequest) {
         let hook = match request {
-            OssRequest::Write { .. } => Some(&self.at_write),
-            OssRequest::Read { .. } => Some(&self.at_read),
-            _ => None,
+            OssRequest::Write { .. } => &self.at_write,
+            OssRequest::Read { .. } => &self.at_read,
+            _ => return,
         };
-        let meanwhile = hook.and_then(|hook| hook.lock().expect("no panic inside").take());
+        let meanwhile = hook.lock().expect("no panic inside").take();
         meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+    }
+
+    fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        self.call_hook(request);
         let mut objects = self.objects.lock().expect("no test panics inside");
         if has_to_be_there(request).is_some_and(|object| !objects.contains_key(&object)) {
             return Err(Status::OBJECT_LOST);

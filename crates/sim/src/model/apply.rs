@@ -17,6 +17,11 @@ impl Model {
     /// # Errors
     /// Why the answer is wrong.
     pub(crate) fn apply(&mut self, event: &Event, is_alone: bool) -> Verdict {
+        // The MDT has evicted the client, and does not know whether it has executed the call.
+        if event.result == Err(Status::EIO) && self.is_evicting && self.doubt_names_of(event) {
+            self.cut.get_or_insert(event.times[1]);
+            return Ok(());
+        }
         let verdict = self.apply_strictly(event, is_alone);
         self.accept_after_cut(event, verdict)
     }
@@ -28,6 +33,12 @@ impl Model {
                 Excuse::NoEffect => return Ok(()),
                 Excuse::Partial => return self.apply_partly(event),
             }
+        }
+        // The kernel looks the name up once more, after ENOENT of a call by FID too.
+        let is_stale = matches!(event.result, Err(Status::ESTALE))
+            || matches!(event.result, Err(Status::ENOENT)) && event.call.is_by_fid();
+        if is_stale && self.names_moved(&event.call) {
+            return Ok(());
         }
         match &event.call {
             Call::Lookup { parent, name } => self.lookup(event, *parent, name),
@@ -44,6 +55,7 @@ impl Model {
             Call::Lock { fid, handle, .. } => self.lock(event, *fid, *handle),
             Call::Relocate { fid } => self.relocate(event, *fid, is_alone),
             Call::Restripe { fid } => self.restripe(event, *fid),
+            Call::Migrate { parent, name } => self.migrate(event, *parent, name, is_alone),
             Call::Close { fid, .. }
             | Call::Write { fid, .. }
             | Call::Append { fid, .. }
@@ -101,8 +113,11 @@ impl Model {
     /// Nothing changes for programs. The move gives up if another one writes.
     fn relocate(&mut self, event: &Event, fid: Fid, is_alone: bool) -> Verdict {
         let Some(inode) = self.inode(fid) else { return wrong("a known inode") };
+        let is_rewritten = self.rewritten.is_some_and(|time| time >= event.times[0]);
         match event.result {
             Err(Status::EAGAIN | Status::EBUSY) if !is_alone => Ok(()),
+            // The data version counts what was written again.
+            Err(Status::EAGAIN) if is_rewritten => Ok(()),
             Err(_) if inode.is_removed() => fails(event, &[Status::ESTALE, Status::ENOENT, Status::EIO]),
             _ => is_done(event),
         }
@@ -119,6 +134,27 @@ impl Model {
             // It has so many, the last move has not ended, or no other MDT is reachable.
             Err(_) => fails(event, &[Status::EALREADY, Status::EBUSY, Status::EAGAIN]),
             Ok(_) => is_done(event),
+        }
+    }
+
+    /// Returns true if a call names an inode that may have moved.
+    fn names_moved(&self, call: &Call) -> bool {
+        !self.moved.is_empty() && call.clone().fids().iter().any(|fid| self.moved.contains(fid))
+    }
+
+    /// Names keep what they lead to.
+    fn migrate(&mut self, event: &Event, parent: Fid, name: &[u8], is_alone: bool) -> Verdict {
+        match event.result {
+            Ok(_) => {
+                self.settle_as_found(parent, name);
+                if self.leads(parent, name) { is_done(event) } else { wrong(Status::ENOENT) }
+            }
+            // It lies there; it is open, or moves; there are no such MDTs at present.
+            Err(Status::EALREADY | Status::EBUSY | Status::EAGAIN) => Ok(()),
+            Err(_) if !is_alone || !self.leads(parent, name) => {
+                fails(event, &[Status::ENOENT, Status::ESTALE, Status::ENOTDIR])
+            }
+            Err(_) => wrong(Reply::Done),
         }
     }
 
@@ -201,7 +237,7 @@ impl Model {
     }
 
     fn stat(&mut self, event: &Event, fid: Fid, is_alone: bool) -> Verdict {
-        let rules = self.rules;
+        let (rules, is_moved) = (self.rules, self.moved.contains(&fid));
         let Some(inode) = self.inode_mut(fid) else { return fails(event, &REMOVED) };
         let Ok(Reply::Attributes { directory, size, nlink }) = event.result else {
             return if inode.is_removed() { fails(event, &REMOVED) } else { wrong("attributes") };
@@ -213,7 +249,7 @@ impl Model {
             return wrong(inode.directory);
         }
         // The count of links of a removed directory is not specified.
-        let is_uncounted = inode.nlink == 0 || inode.is_recounted || inode.is_spreading;
+        let is_uncounted = inode.nlink == 0 || inode.is_recounted || inode.is_spreading || is_moved;
         if nlink != inode.nlink && !(directory && is_uncounted) {
             return Err(format!("{} links expected", inode.nlink));
         }

@@ -73,6 +73,9 @@ impl Entry {
 /// Later than any time of a run.
 const NEVER: Duration = Duration::from_secs(1 << 32);
 
+/// Less than any request takes: what was answered sooner came from a cache.
+const ROUND_TRIP: Duration = Duration::from_micros(50);
+
 /// Statuses of calls in a directory that was removed.
 const GONE: [Status; 3] = [Status::ENOENT, Status::ESTALE, Status::ENOTDIR];
 
@@ -129,6 +132,11 @@ impl Model {
         directory.entries.values().any(|entry| entry.now().is_some())
     }
 
+    /// Returns true if a name leads to an inode.
+    pub(super) fn leads(&self, parent: Fid, name: &[u8]) -> bool {
+        matches!(self.entry(parent, name), Some(Some(_)))
+    }
+
     pub(super) fn lookup(&mut self, event: &Event, parent: Fid, name: &[u8]) -> Verdict {
         let found = match &event.result {
             Ok(Reply::Found { fid, .. }) => Some(*fid),
@@ -144,6 +152,8 @@ impl Model {
                     _ => Ok(()),
                 }
             }
+            // A client that does not know yet of its eviction answers from its cache.
+            Some(_) if self.is_evicting && event.times[1] - event.times[0] < ROUND_TRIP => Ok(()),
             Some(expected) => wrong(expected),
             // A removed directory is empty.
             None if found.is_none() => Ok(()),
@@ -180,6 +190,7 @@ impl Model {
                 let is_dir = self.inode(there).is_some_and(|inode| inode.directory);
                 let status = if exclusive { Status::EEXIST } else { Status::EISDIR };
                 let is_elsewhere = there.mdt_index() != parent.mdt_index()
+                    || self.moved.contains(&there)
                     || self.inode(parent).is_some_and(|parent| parent.striped);
                 // The kernel looks the name up again after ESTALE.
                 match event.result {
@@ -188,8 +199,7 @@ impl Model {
                     _ => wrong(there),
                 }
             }
-            // A client that was evicted meanwhile sends its request again, and finds what the first one has made.
-            (None, Ok(Reply::Opened { fid, created })) if *created || self.rules.evictions => {
+            (None, Ok(Reply::Opened { fid, created: true })) => {
                 let mut inode = Inode::new(false, parent, event.times[1]);
                 inode.opens = 1;
                 self.make(*fid, inode, parent, name, event)
@@ -199,7 +209,7 @@ impl Model {
     }
 
     /// Settles a name of which a call has found that it leads somewhere.
-    fn settle_as_found(&mut self, parent: Fid, name: &[u8]) {
+    pub(super) fn settle_as_found(&mut self, parent: Fid, name: &[u8]) {
         let entry = self.inode(parent).and_then(|inode| inode.entries.get(name));
         let possible = entry.filter(|entry| entry.is_open).map(Entry::possible).unwrap_or_default();
         if let Some(found) = possible.into_iter().rfind(Option::is_some) {
