@@ -166,7 +166,10 @@ impl Mds {
             }
         }
         // The last pass does not stop. The request keeps its names until its end, even if their inodes
-        // change.
+        // change; a rename does not, as it may wait for the lock of the tree.
+        if matches!(request, MdsRequest::Rename { .. }) {
+            caller.suspended.give_up();
+        }
         let suspended = Suspended::default();
         self.run_through(&Caller { suspended: &suspended, ..*caller }, request)
     }

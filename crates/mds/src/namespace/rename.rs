@@ -40,6 +40,8 @@ impl NameSpace {
                 && leads.any(|lead| lead.kind == FileKind::Directory);
             if changes_tree && still.is_none() {
                 drop(working_set);
+                // The lock of the tree comes before names: its holder may wait for one of these.
+                caller.suspended.give_up();
                 still = Some(self.core.tree.still()?);
                 continue;
             }

@@ -1,5 +1,8 @@
 use super::*;
+use crate::locks::Want;
+use nacre_env::sync::mpsc;
 use nacre_wire::mds::RenameFlags;
+use std::rc::Rc;
 
 impl Fixture {
     pub fn rename(
@@ -143,5 +146,47 @@ fn sticky_directories_protect_names_from_being_moved_or_replaced() {
     assert_eq!(f.run_as(&bob, &unlink), Err(Status::EPERM));
     assert!(rename(&bob, "b", "y").is_ok());
     assert!(f.run_as(&alice, &unlink).is_ok());
+    f.check();
+}
+
+/// A rename that waits for clients keeps its names. It waited for the lock of the tree with them, and another rename
+/// had that lock and waited for one of the names.
+#[test]
+fn a_rename_that_has_waited_for_clients_keeps_no_name_while_it_waits_for_the_tree() {
+    struct Tell(mpsc::Sender<()>);
+    impl nacre_env::BlockingHook for Tell {
+        fn enter(&self) {
+            let _ = self.0.send(());
+        }
+        fn exit(&self) {}
+    }
+    let f = Fixture::new();
+    let [above, other] = ["above", "other"].map(|name| f.dir(Fid::ROOT, name).expect("made").fid);
+    let moved = f.dir(above, "dir").expect("made").fid;
+    let (ended, ends) = mpsc::channel();
+    f.mds.hold.set("locked Rename").expect("a request");
+    let (mds, export, cred, done) = (f.mds.clone(), f.export.clone(), f.cred.clone(), ended.clone());
+    nacre_env::thread::spawn(move || {
+        let request = MdsRequest::Rename {
+            from_parent: above,
+            from_name: b"dir",
+            to_parent: other,
+            to_name: b"dir",
+            flags: RenameFlags::empty(),
+        };
+        let _ = done.send(mds.handle(&export, &Call::new(&cred), &request).map(drop));
+    });
+    eventually("it keeps its names", || f.mds.hold.text() == "held locked Rename");
+    let (mds, (waits, waiting)) = (f.mds.clone(), mpsc::channel());
+    nacre_env::thread::spawn(move || {
+        let _still = mds.core.tree.still().expect("free");
+        let _hook = nacre_env::install_hook(Rc::new(Tell(waits)));
+        let _ = ended.send(mds.leaves.locks.lock(&[Want::Name(above, b"dir")]).map(drop));
+    });
+    waiting.recv().expect("it waits for a name");
+    f.mds.hold.release();
+    let limit = std::time::Duration::from_secs(10);
+    assert_eq!([(); 2].map(|()| ends.recv_timeout(limit)), [Ok(Ok(())); 2]);
+    assert_eq!(f.lookup(other, "dir").map(|found| found.map(|attr| attr.fid)), Ok(Some(moved)));
     f.check();
 }
