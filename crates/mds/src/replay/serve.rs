@@ -136,7 +136,8 @@ impl Replayer {
                         }
                     }
                     Turn::Wait => {}
-                    Turn::Replaced => return Err(Status::EVICTED),
+                    // The client has sent it again on another connection, and remains a client.
+                    Turn::Replaced => return Err(Status::EINTR),
                 }
                 self.may_wait(export)?;
             }

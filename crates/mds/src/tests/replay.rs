@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::tables::{DIRENTS, INODES, LINKS, XATTRS};
+use nacre_env::sync::mpsc;
 use nacre_layout::Layout;
 use nacre_ondisk::InodeRecord;
 use nacre_types::{SetAttr, SetAttrValid, TransNo};
@@ -337,6 +338,31 @@ fn a_change_that_depends_on_one_of_a_client_that_does_not_return_is_refused_and_
     assert!(began.elapsed() > config().recovery_window / 2, "it waited for the other one");
     farm.end_replay(1);
     assert_eq!(farm.mds.replayed().1, 1);
+}
+
+/// The first request was answered with `EVICTED`, which ended the client for its new connection too: it lost what it
+/// had to replay.
+#[test]
+fn a_replay_that_is_sent_again_on_another_connection_replaces_the_first_one_and_evicts_nobody() {
+    let mut farm = Farm::new(2);
+    let disk = farm.snapshot();
+    farm.file(0, Fid::ROOT, "a");
+    farm.file(1, Fid::ROOT, "b");
+    let farm = Arc::new(farm.lose_power(&disk));
+    let (send, receive) = mpsc::channel();
+    for _ in 0..2 {
+        let (farm, send) = (farm.clone(), send.clone());
+        nacre_env::thread::spawn(move || {
+            let request = MdsRequest::Replay { changes: farm.clients[1].kept.clone() };
+            let answer = farm.call(&farm.clients[1].export, &request);
+            let _ = send
+                .send(answer.map(|answer| matches!(answer.reply, MdsReply::Outcomes(all) if all == [None])));
+        });
+    }
+    assert_eq!(receive.recv().expect("an answer"), Err(Status::EINTR), "both wait for the other client");
+    assert_eq!(farm.replay(0, 10), [None]);
+    farm.end_replay(0);
+    assert_eq!(receive.recv().expect("an answer"), Ok(true));
 }
 
 #[test]
