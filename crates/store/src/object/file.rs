@@ -368,7 +368,7 @@ impl FileStore {
         ObjectError::io("sync", object, error)
     }
 
-    /// Removes the records of some objects and empties their files. Not durable yet.
+    /// Removes the records of some objects and empties their files. Not durable yet, except with checksums.
     fn destroy_some(&self, objects: &[Fid]) -> Result<u64> {
         let locks = self.handles.lock_all(objects);
         if let Some(sums) = &self.sums {
@@ -391,7 +391,7 @@ impl FileStore {
         if found.is_empty() {
             return Ok(0);
         }
-        self.index.commit(&batch)?;
+        let transno = self.index.commit(&batch)?;
         let mut gone = Vec::with_capacity(found.len());
         let mut unopened = Vec::new();
         for &(object, slot) in &found {
@@ -408,6 +408,10 @@ impl FileStore {
         let count = found.len() as u64;
         self.counters.objects.fetch_sub(count, Ordering::Relaxed);
         self.counters.destroyed.fetch_add(count, Ordering::Relaxed);
+        if self.sums.is_some() {
+            // The emptying of a file may reach the disk first, and does not match its checksums.
+            nacre_env::blocking(|| self.index.sync(transno))?;
+        }
         // Dropping the handles empties the files, each by its last user: this thread, unless a call is in
         // progress.
         drop(gone);

@@ -6,7 +6,8 @@
 //! - before a block with a known checksum is written, the record of its MiB is deleted, durably; the MiB is
 //!   *unsettled* then;
 //! - an unsettled MiB is *settled* when it was synced and not written since: the checksums of written blocks
-//!   are computed from the page cache, those of the others are kept, and the record is put.
+//!   are computed from the page cache, those of the others are kept, and the record is put;
+//! - the file of a destroyed object is emptied when the removal of its records is durable.
 //!
 //! After a crash an unsettled MiB has no checksums until it is written again. A new object costs no sync
 //! until it is settled, which a thread does some time after the last write; overwriting a settled MiB costs

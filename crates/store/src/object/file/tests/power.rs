@@ -13,6 +13,7 @@ use crate::object::testing::copy_dir;
 use crate::object::{Fallocate, ObjectProblem};
 use nacre_env::sync::Mutex;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Objects that change.
 const OBJECTS: u32 = 6;
@@ -221,6 +222,39 @@ fn what_was_synced_survives_a_power_cut_at_any_change_of_a_file() {
         cuts += u32::from(is_kept.is_some());
     }
     assert!(cuts > 35, "{cuts}");
+}
+
+/// The emptying of a file may reach the disk before the removal of its object's record.
+#[test]
+fn a_power_cut_while_objects_are_destroyed_damages_none_of_them() {
+    let data = vec![7; SIZE as usize];
+    for count in 2..10 {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [fresh, live, crashed] = ["fresh", "live", "crashed"].map(|name| dir.path().join(name));
+        let (options, files) = (options(true, 0), Arc::new(MemoryTree::default()));
+        open_in(&fresh, &files, options.clone()).reserve(SEQUENCE, 1000).expect("reserved");
+        copy_dir(&fresh, &live);
+        let witness = Witness::new(|_| {});
+        let store = witness.watch(|| open_in(&live, &files, options.clone()));
+        let objects: Vec<Fid> = (1..=count).map(fid).collect();
+        for object in &objects {
+            store.write(*object, 0, &data).expect("written");
+        }
+        store.sync_all().expect("synced");
+        store.sums.as_ref().expect("it has checksums").settle_older_than(Duration::ZERO);
+        store.sync_all().expect("synced");
+        let left: Arc<Mutex<Option<(MemoryTree, Medium)>>> = Arc::default();
+        // One file is empty, and the next is about to be.
+        files.cut_after(2, {
+            let left = left.clone();
+            move |files| *left.lock() = Some((files.copy(), witness.medium()))
+        });
+        store.destroy(&objects).expect("destroyed");
+        let (files, index) = left.lock().take().expect("two files were emptied");
+        let versions = vec![Some(data.clone()), None];
+        let expected = objects.iter().map(|object| (*object, versions.clone())).collect();
+        assert!(is_kept(&crashed, &fresh, Left { files, index, expected }, options, "destroyed"));
+    }
 }
 
 #[test]
