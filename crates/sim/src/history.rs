@@ -114,7 +114,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// Returns true if the call names no name.
+    /// Returns true if the call is about an inode by its FID.
     pub(crate) fn is_by_fid(&self) -> bool {
         !matches!(
             self,
@@ -122,7 +122,6 @@ impl Call {
                 | Call::Open { .. }
                 | Call::Mkdir { .. }
                 | Call::Unlink { .. }
-                | Call::Link { .. }
                 | Call::Rename { .. }
                 | Call::Migrate { .. }
         )
@@ -171,8 +170,8 @@ pub(crate) struct Event {
 /// Something that happened to a server, which changes what is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Incident {
-    /// A host became unreachable for so long that it may be evicted, or is reachable again.
-    Eviction,
+    /// A host became unreachable for so long that it may be evicted (`begins`), or is reachable again.
+    Eviction { begins: bool },
     /// A client died with what it held back.
     Death,
     /// The process of this MDT was killed.

@@ -151,7 +151,8 @@ impl Names {
     ) -> StatusResult<()> {
         let linked = self.fid(node)?;
         self.check_protected(caller, linked)?;
-        reply.entry(&self.entry(&self.client.names.link(caller, linked, at.parent, at.name)?));
+        let found = self.client.names.link(caller, linked, at.parent, at.name).map_err(gone)?;
+        reply.entry(&self.entry(&found));
         Ok(())
     }
 

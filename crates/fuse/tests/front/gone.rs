@@ -94,6 +94,29 @@ fn a_name_whose_file_is_replaced_before_every_open_can_be_opened() {
 }
 
 #[test]
+fn a_name_whose_file_is_replaced_before_it_is_linked_gets_the_link() {
+    on_servers(1, |servers| {
+        let other = servers.mount();
+        let file = other.path("file");
+        fs::write(&file, "old").expect("written");
+        fs::write(spare(&file, 0), "new").expect("written");
+        all_are_closed(&servers);
+        let count: Arc<AtomicU32> = Arc::default();
+        let links = count.clone();
+        let mount = mount(&servers, move |request| {
+            if matches!(request, MdsRequest::Link { .. }) && count.fetch_add(1, Ordering::Relaxed) == 0 {
+                fs::remove_file(&file).expect("removed");
+                fs::rename(spare(&file, 0), &file).expect("renamed");
+            }
+        });
+        fs::hard_link(mount.path("file"), mount.path("link"))
+            .expect("the kernel looks the name up once more");
+        assert_eq!(fs::read_to_string(mount.path("link")).expect("there"), "new");
+        assert_eq!(links.load(Ordering::Relaxed), 2);
+    });
+}
+
+#[test]
 fn a_name_is_removed_although_its_directory_becomes_another_one_again_and_again() {
     on_servers(1, |servers| {
         let other = servers.mount();
