@@ -12,6 +12,8 @@ use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, text, wait};
 
 const SIZE: usize = 4 << 20;
+/// Pieces that are written over a file.
+const PIECES: u64 = 60;
 
 fn start(shape: Shape, fsname: &str) -> Option<Cluster> {
     let options = Options {
@@ -66,7 +68,7 @@ fn write_whole(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
 fn write_pieces(path: &Path, bytes: &mut [u8], seed: u64) {
     let (mut places, mut random) = (Rng::with_seed(6), Rng::with_seed(seed));
     let file = OpenOptions::new().write(true).open(path).expect("opened");
-    for _ in 0..60 {
+    for _ in 0..PIECES {
         let at = places.usize(..SIZE / 4096) * 4096;
         fill(&mut random, &mut bytes[at..at + 4096]);
         file.write_all_at(&bytes[at..at + 4096], at as u64).expect("written");
@@ -91,14 +93,16 @@ fn drain(cluster: &Cluster, fsname: &str) {
 }
 
 fn check(path: &Path, bytes: &[u8]) {
-    assert!(fs::read(path).expect("read") == bytes, "{}", path.display());
+    let found = fs::read(path).expect("read");
+    let first = found.iter().zip(bytes).position(|(found, expected)| found != expected);
+    assert_eq!((found.len(), first), (bytes.len(), None), "first difference in {}", path.display());
 }
 
 fn small_writes_survive_kills_and_reach_the_objects(shape: Shape, fsname: &str) {
     let Some(mut cluster) = start(shape, fsname) else { return };
     set(&cluster, fsname, "idle_ms=3600000");
     let (path, bytes) = write_in_pieces(&cluster);
-    assert!(count(&cluster, fsname, "writes") >= 50, "they went to the cache");
+    assert!(count(&cluster, fsname, "writes") >= PIECES * 5 / 6, "they went to the cache");
     assert_eq!(count(&cluster, fsname, "needed"), 1);
     cluster.kill_all();
     cluster.start_all();
@@ -163,7 +167,7 @@ fn after_a_drain_an_ost_starts_without_its_cache_and_what_it_wrote_meanwhile_sta
     up(&cluster, &[]).success();
     check(&path, &bytes);
     write_pieces(&path, &mut bytes, 9);
-    assert!(count(&cluster, "nxd3", "writes") >= 50, "it is used again");
+    assert!(count(&cluster, "nxd3", "writes") >= PIECES * 5 / 6, "it is used again");
     check(&path, &bytes);
     cluster.stop_and_check();
 }
@@ -173,8 +177,13 @@ fn a_missing_cache_is_given_up_for_another_with_force_and_only_what_it_held_is_l
     let Some(mut cluster) = start(Shape::Embedded, "nxd4") else { return };
     set(&cluster, "nxd4", "idle_ms=3600000");
     let (path, whole) = write_whole(&cluster);
+    // A client that is short of time or grants may have sent small pieces, which are in the cache.
+    drain(&cluster, "nxd4");
+    set(&cluster, "nxd4", "mode=on");
+    let before = count(&cluster, "nxd4", "writes");
     let mut bytes = whole.clone();
     write_pieces(&path, &mut bytes, 7);
+    assert_eq!(count(&cluster, "nxd4", "writes"), before + PIECES, "only the cache has them");
     assert_eq!(count(&cluster, "nxd4", "needed"), 1);
     cluster.stop();
     let (cache, away) = (cluster.cache_of(0), cluster.cache_of(0).with_extension("away"));
@@ -189,7 +198,7 @@ fn a_missing_cache_is_given_up_for_another_with_force_and_only_what_it_held_is_l
     assert_eq!(count(&cluster, "nxd4", "needed"), 0);
     bytes = whole;
     write_pieces(&path, &mut bytes, 8);
-    assert!(count(&cluster, "nxd4", "writes") >= 50);
+    assert!(count(&cluster, "nxd4", "writes") >= PIECES * 5 / 6);
     cluster.stop();
     // The old device belongs to no store now.
     fs::rename(&away, &cache).expect("moved back");
@@ -234,7 +243,7 @@ fn an_ost_that_is_there_gets_a_cache_while_it_is_stopped() {
     check(&path, &bytes);
     set(&cluster, "nxd6", "idle_ms=3600000");
     write_pieces(&path, &mut bytes, 8);
-    assert!(count(&cluster, "nxd6", "writes") >= 50);
+    assert!(count(&cluster, "nxd6", "writes") >= PIECES * 5 / 6);
     cluster.kill_all();
     up(&cluster, &[]).success();
     assert!(count(&cluster, "nxd6", "log_replayed") > 0, "it is kept");
