@@ -22,17 +22,10 @@ const LOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 /// Interval at which a disconnecting client looks for the answers to posted requests.
 const POST_PAUSE: Duration = Duration::from_millis(2);
 
-/// Runs a request without bulk data.
-pub(super) fn round_trip(peer: &Arc<Peer>, modifying: bool, body: Body<'_>) -> StatusResult<Reply> {
-    let ticket = peer.flights.begin(modifying)?;
-    nacre_env::blocking(|| peer.run(Request::new(ticket, body, &[], Destination::none()), None))
-}
-
-/// Runs a request without bulk data that other requests of this client may wait for at the server.
-fn urgent_round_trip(peer: &Arc<Peer>, body: Body<'_>) -> StatusResult<Reply> {
+/// Runs a request without bulk data that changes nothing.
+pub(super) fn round_trip(peer: &Arc<Peer>, body: Body<'_>) -> StatusResult<Reply> {
     let ticket = peer.flights.begin(false)?;
-    let request = Request::new(ticket, body, &[], Destination::none()).urgent(true);
-    nacre_env::blocking(|| peer.run(request, None))
+    nacre_env::blocking(|| peer.run(Request::new(ticket, body, &[], Destination::none()), None))
 }
 
 pub(super) fn undecodable(peer: &Peer, error: nacre_wire::DecodeError) -> Status {
@@ -49,17 +42,13 @@ struct MdsCalls {
 impl MdsCalls {
     fn run(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         let body = encode_call(cred, request);
-        let reply = match request {
-            MdsRequest::Locks { .. } | MdsRequest::LeaseReleased { .. } => {
-                urgent_round_trip(&self.peer, body.as_body())?
-            }
-            _ => {
-                let ticket = self.peer.flights.begin(request.is_modifying())?;
-                let sent = Request::new(ticket, body.as_body(), &[], Destination::none())
-                    .once(request.has_one_effect());
-                nacre_env::blocking(|| self.peer.run(sent, None))?
-            }
-        };
+        let ticket = self.peer.flights.begin(request.is_modifying())?;
+        // Other requests of this client may wait for these at the server.
+        let is_urgent = matches!(request, MdsRequest::Locks { .. } | MdsRequest::LeaseReleased { .. });
+        let sent = Request::new(ticket, body.as_body(), &[], Destination::none())
+            .urgent(is_urgent)
+            .once(request.has_one_effect());
+        let reply = nacre_env::blocking(|| self.peer.run(sent, None))?;
         let answer = MdsAnswer::from_bytes(&reply.body).map_err(|error| undecodable(&self.peer, error))?;
         self.peer.note_committed(answer.last_committed.0);
         Ok(answer)
@@ -272,7 +261,7 @@ impl MgsEndpoint for TcpMgs {
     }
 
     fn call(&self, request: &MgsRequest) -> StatusResult<MgsReply> {
-        let reply = round_trip(&self.peer, false, Body::plain(&request.to_bytes()))?;
+        let reply = round_trip(&self.peer, Body::plain(&request.to_bytes()))?;
         MgsReply::from_bytes(&reply.body).map_err(|error| undecodable(&self.peer, error))
     }
 

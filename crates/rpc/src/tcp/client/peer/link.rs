@@ -85,7 +85,7 @@ impl Peer {
         let (peer, aside) = (self.clone(), self.aside());
         let started = self.threads.spawn(format!("show-{}", self.target), move || {
             let _aside = aside;
-            if let Err(status) = round_trip(&peer, false, Body::plain(&OssRequest::Ping.to_bytes())) {
+            if let Err(status) = round_trip(&peer, Body::plain(&OssRequest::Ping.to_bytes())) {
                 log::debug!("{} was not shown that this client is there: {status}", peer.name());
             }
         });
