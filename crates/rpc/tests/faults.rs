@@ -259,6 +259,21 @@ fn a_request_that_ran_before_an_eviction_gets_its_answer_afterwards() {
 }
 
 #[test]
+fn a_connect_that_is_refused_takes_no_answers_from_the_next_one() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let proxy = Proxy::start(server.addrs()[0]);
+    let mds = connect(proxy.addr, &Arc::default());
+    let (answer, ()) = create_unanswered(&services, &proxy, &mds, || {
+        services.mds.evict(identity(1).client);
+        services.mds.refuse_next.store(true, Ordering::SeqCst);
+    });
+    assert!(!services.mds.refuse_next.load(Ordering::SeqCst), "one was refused");
+    assert!(matches!(answer.expect("answered after all").reply, MdsReply::Created { created: true, .. }));
+    assert_eq!(times_created(&services, b"once"), 1);
+}
+
+#[test]
 fn a_request_that_ran_before_an_eviction_and_a_restart_fails_and_does_not_run_again() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());

@@ -86,6 +86,7 @@ pub struct FakeMds {
     pub disconnects: AtomicU64,
     pub requests: AtomicU64,
     pub evict_next: AtomicBool,
+    pub refuse_next: AtomicBool,
     pub gate: Gate,
     pub exports: Mutex<HashMap<ClientUuid, Arc<Export>>>,
     /// Clients with a record, and with stored answers.
@@ -119,6 +120,9 @@ impl FakeMds {
 
 impl MdsService for FakeMds {
     fn connect(&self, export: &Arc<Export>) -> StatusResult<MdsWelcome> {
+        if self.refuse_next.swap(false, Ordering::SeqCst) {
+            return Err(Status::EAGAIN);
+        }
         let number = self.connects.fetch_add(1, Ordering::SeqCst);
         self.exports.lock().unwrap().insert(export.client, export.clone());
         let is_remembered = !self.remembered.lock().unwrap().insert(export.client);
