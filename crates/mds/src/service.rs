@@ -31,7 +31,7 @@ const DESTROY_TIMEOUT: Duration = Duration::from_secs(5);
 impl MdsService for Mds {
     fn connect(&self, export: &Arc<Export>) -> StatusResult<MdsWelcome> {
         if export.is_server {
-            // It cannot be evicted.
+            // What it changes is in transactions, whose names it repeats.
             let lease = LeaseGrant { exclusive: false, epoch: 0 };
             return Ok(MdsWelcome { lease, is_remembered: true });
         }
@@ -165,13 +165,8 @@ impl Mds {
                 None => return outcome,
             }
         }
-        // The last pass does not stop. The request keeps its names until its end, even if their inodes
-        // change; a rename does not, as it may wait for the lock of the tree.
-        if matches!(request, MdsRequest::Rename { .. }) {
-            caller.suspended.give_up();
-        }
-        let suspended = Suspended::default();
-        self.run_through(&Caller { suspended: &suspended, ..*caller }, request)
+        caller.suspended.stop_no_more();
+        self.run_through(caller, request)
     }
 
     /// Keeps the names and inodes of a stopped operation, and revokes the clients' locks that stopped it.

@@ -11,7 +11,7 @@ use crate::tx::Tx;
 use nacre_rpc::{Call, Export};
 use nacre_types::{ClientUuid, Fid, Standing, Status, StatusResult};
 use nacre_wire::mds::{MdsRequest, NewFile};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 /// The origin of an operation: its caller and call.
@@ -51,7 +51,7 @@ pub(crate) struct Suspended {
     kept: RefCell<Option<LongLock>>,
     /// The transaction of the operation when it stopped.
     stopped: RefCell<Option<Tx>>,
-    may_stop: bool,
+    may_stop: Cell<bool>,
 }
 
 impl Suspended {
@@ -65,7 +65,7 @@ impl Suspended {
                 | MdsRequest::Rename { .. }
                 | MdsRequest::SetAttr { .. }
         );
-        Suspended { may_stop, ..Suspended::default() }
+        Suspended { may_stop: Cell::new(may_stop), ..Suspended::default() }
     }
 
     /// Releases everything that is kept. Called before any request for locks that are taken in an order over
@@ -101,7 +101,12 @@ impl Suspended {
 
     /// Returns true if the operation should stop rather than wait.
     pub fn may_stop(&self) -> bool {
-        self.may_stop && self.kept.borrow().is_none()
+        self.may_stop.get() && self.kept.borrow().is_none()
+    }
+
+    /// Makes the operation wait without a stop from now on.
+    pub fn stop_no_more(&self) {
+        self.may_stop.set(false);
     }
 
     /// Keeps these locks for the request.
