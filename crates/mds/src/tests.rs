@@ -34,7 +34,7 @@ mod xattrs;
 
 use crate::{Mds, MdsConfig};
 use nacre_env::clock::Instant;
-use nacre_env::sync::{Condvar, Mutex};
+use nacre_env::sync::{Condvar, Mutex, mpsc};
 use nacre_lock::LockHandle;
 use nacre_rpc::{Call, ClientCallbacks, Export, MdsService, OssEndpoint, ReplySlot};
 use nacre_store::object::block::is_block_store;
@@ -263,6 +263,17 @@ impl OssEndpoint for DataOf {
     fn durability_epoch(&self) -> u64 {
         0
     }
+}
+
+/// Reports each wait of a thread.
+pub(crate) struct Tell(pub mpsc::Sender<()>);
+
+impl nacre_env::BlockingHook for Tell {
+    fn enter(&self) {
+        let _ = self.0.send(());
+    }
+
+    fn exit(&self) {}
 }
 
 /// See the module documentation.

@@ -1,6 +1,5 @@
 use super::*;
 use crate::locks::Want;
-use nacre_env::sync::mpsc;
 use nacre_wire::mds::RenameFlags;
 use std::rc::Rc;
 
@@ -153,13 +152,6 @@ fn sticky_directories_protect_names_from_being_moved_or_replaced() {
 /// had that lock and waited for one of the names.
 #[test]
 fn a_rename_that_has_waited_for_clients_keeps_no_name_while_it_waits_for_the_tree() {
-    struct Tell(mpsc::Sender<()>);
-    impl nacre_env::BlockingHook for Tell {
-        fn enter(&self) {
-            let _ = self.0.send(());
-        }
-        fn exit(&self) {}
-    }
     let f = Fixture::new();
     let [above, other] = ["above", "other"].map(|name| f.dir(Fid::ROOT, name).expect("made").fid);
     let moved = f.dir(above, "dir").expect("made").fid;

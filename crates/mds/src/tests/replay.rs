@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::tables::{DIRENTS, INODES, LINKS, XATTRS};
-use nacre_env::sync::mpsc;
 use nacre_layout::Layout;
 use nacre_ondisk::InodeRecord;
 use nacre_types::{SetAttr, SetAttrValid, TransNo};

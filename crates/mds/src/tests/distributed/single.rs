@@ -4,7 +4,6 @@ use super::*;
 use crate::check::check_dir;
 use crate::tables::{INODES, PREPARED, decode_op_key};
 use crate::tx::now;
-use nacre_env::sync::mpsc;
 use nacre_layout::dir_layout::MOVED_ALL;
 use nacre_ondisk::InodeRecord;
 use nacre_rpc::ReplySlot;
@@ -203,13 +202,6 @@ fn a_transaction_that_is_about_to_be_committed_is_done_nowhere_else() {
 /// A sync of everything waits for the decision, and does not make it. The transaction may still abort.
 #[test]
 fn a_transaction_that_is_about_to_be_committed_is_not_done_because_somebody_syncs() {
-    struct Tell(mpsc::Sender<()>);
-    impl nacre_env::BlockingHook for Tell {
-        fn enter(&self) {
-            let _ = self.0.send(());
-        }
-        fn exit(&self) {}
-    }
     let (world, fid, parts) = one_name_elsewhere();
     let coordinator = world.net.get(0).expect("alive");
     let everything = MdsRequest::Commit { upto: TransNo(u64::MAX) };
