@@ -8,6 +8,30 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Condvar, Mutex, OnceLock, Weak};
 
+/// What happens while the kernel drops data in a range.
+trait OnDrop: Send + Sync {
+    fn on_drop(&self, offset: u64, len: u64);
+}
+
+/// Caches of a kernel that know everything.
+struct Dropping<T>(Arc<T>);
+
+impl<T: OnDrop> KernelCaches for Dropping<T> {
+    fn expire_names(&self) {}
+
+    fn drop_inode(&self, _: u64) -> bool {
+        true
+    }
+
+    fn drop_attributes(&self, _: u64) -> bool {
+        true
+    }
+
+    fn drop_data(&self, _: u64, offset: u64, len: u64) {
+        self.0.on_drop(offset, len);
+    }
+}
+
 #[test]
 fn the_first_client_drops_what_it_cached_before_the_second_gets_in() {
     let world = World::new(65536, 1);
@@ -80,15 +104,8 @@ fn pages_that_come_while_others_are_dropped_are_dropped_too() {
         client: OnceLock<(Weak<Client>, u64)>,
         dropped: Mutex<Vec<(u64, u64)>>,
     }
-    impl KernelCaches for Reader {
-        fn expire_names(&self) {}
-        fn drop_inode(&self, _: u64) -> bool {
-            true
-        }
-        fn drop_attributes(&self, _: u64) -> bool {
-            true
-        }
-        fn drop_data(&self, _: u64, offset: u64, len: u64) {
+    impl OnDrop for Reader {
+        fn on_drop(&self, offset: u64, len: u64) {
             let is_first = self.dropped.lock().expect("no panic").is_empty();
             self.dropped.lock().expect("no panic").push((offset, offset + len));
             let Some((client, handle)) = self.client.get().filter(|_| is_first) else { return };
@@ -104,7 +121,7 @@ fn pages_that_come_while_others_are_dropped_are_dropped_too() {
     let world = World::new(65536, 1);
     let (first, second) = (world.client(), world.client());
     let kernel = Arc::new(Reader { client: OnceLock::new(), dropped: Mutex::default() });
-    first.lease.set_kernel_caches(kernel.clone());
+    first.lease.set_kernel_caches(Arc::new(Dropping(kernel.clone())));
     let (fid, handle) = create(&first, "file");
     write(&first, handle, 0, &[7; 8 * PAGE as usize]).expect("written");
     let mut pages = [0; 2 * PAGE as usize];
@@ -127,15 +144,8 @@ fn pages_are_served_while_they_are_dropped_although_the_file_was_closed_and_open
         client: OnceLock<(Weak<Client>, Fid, u64)>,
         is_served: Mutex<Option<bool>>,
     }
-    impl KernelCaches for Reader {
-        fn expire_names(&self) {}
-        fn drop_inode(&self, _: u64) -> bool {
-            true
-        }
-        fn drop_attributes(&self, _: u64) -> bool {
-            true
-        }
-        fn drop_data(&self, _: u64, _: u64, _: u64) {
+    impl OnDrop for Reader {
+        fn on_drop(&self, _: u64, _: u64) {
             let Some((client, fid, handle)) = self.client.get() else { return };
             if self.is_served.lock().expect("no panic").is_some() {
                 return;
@@ -157,7 +167,7 @@ fn pages_are_served_while_they_are_dropped_although_the_file_was_closed_and_open
     let world = World::new(65536, 1);
     let (first, second) = (world.client(), world.client());
     let kernel = Arc::new(Reader { client: OnceLock::new(), is_served: Mutex::default() });
-    first.lease.set_kernel_caches(kernel.clone());
+    first.lease.set_kernel_caches(Arc::new(Dropping(kernel.clone())));
     let (fid, handle) = create(&first, "file");
     write(&first, handle, 0, &[7; PAGE]).expect("written");
     assert_eq!(first.data.read(handle, 0, &mut [0; PAGE], nacre_client::Reader::Pages), Ok(PAGE));
@@ -182,15 +192,8 @@ fn pages_are_served_while_they_are_dropped_although_a_lock_was_lost_meanwhile() 
         answered: Condvar,
         is_late: AtomicBool,
     }
-    impl KernelCaches for Locked {
-        fn expire_names(&self) {}
-        fn drop_inode(&self, _: u64) -> bool {
-            true
-        }
-        fn drop_attributes(&self, _: u64) -> bool {
-            true
-        }
-        fn drop_data(&self, _: u64, _: u64, _: u64) {
+    impl OnDrop for Locked {
+        fn on_drop(&self, _: u64, _: u64) {
             let limit = std::time::Duration::from_secs(5);
             let is_answered = self.is_answered.lock().expect("no panic");
             let waited = self.answered.wait_timeout_while(is_answered, limit, |is_answered| !*is_answered);
@@ -200,7 +203,7 @@ fn pages_are_served_while_they_are_dropped_although_a_lock_was_lost_meanwhile() 
     let world = World::new(STRIPE as u32, 2);
     let (first, second) = (world.client(), world.client());
     let kernel = Arc::new(Locked::default());
-    first.lease.set_kernel_caches(kernel.clone());
+    first.lease.set_kernel_caches(Arc::new(Dropping(kernel.clone())));
     let (fid, handle) = create(&first, "file");
     write(&first, handle, 0, &[7; 2 * STRIPE]).expect("written");
     first.data.fsync(handle).expect("synced");
@@ -255,15 +258,8 @@ fn a_flush_for_one_ost_that_hangs_holds_up_no_locks_of_another() {
     /// Hangs while pages of the first stripe are dropped.
     #[derive(Default)]
     struct Hanging(std::sync::RwLock<()>);
-    impl KernelCaches for Hanging {
-        fn expire_names(&self) {}
-        fn drop_inode(&self, _: u64) -> bool {
-            true
-        }
-        fn drop_attributes(&self, _: u64) -> bool {
-            true
-        }
-        fn drop_data(&self, _: u64, offset: u64, _: u64) {
+    impl OnDrop for Hanging {
+        fn on_drop(&self, offset: u64, _: u64) {
             if offset < STRIPE {
                 drop(self.0.read());
             }
@@ -272,7 +268,7 @@ fn a_flush_for_one_ost_that_hangs_holds_up_no_locks_of_another() {
     let world = World::new(STRIPE as u32, 2);
     let (one, two) = (world.client(), world.client());
     let kernel = Arc::new(Hanging::default());
-    one.lease.set_kernel_caches(kernel.clone());
+    one.lease.set_kernel_caches(Arc::new(Dropping(kernel.clone())));
     let cached_at = |name: &str, offset: u64| {
         let (fid, handle) = create(&one, name);
         write(&one, handle, offset, &[7; 4096]).expect("written");
