@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Delay of all messages.
-const DELAY: Duration = Duration::from_micros(100);
+pub(crate) const DELAY: Duration = Duration::from_micros(100);
 /// Numbers of the first hosts of MDTs, OSTs and clients.
 const MDT_HOSTS: u8 = 1;
 const OST_HOSTS: u8 = 50;

@@ -70,7 +70,7 @@ impl<'a> Conductor<'a> {
         for (at, number, begins) in actions {
             self.pass(at.saturating_sub(start.elapsed()));
             if fault::evicts(&faults[number]) {
-                self.history.note(Incident::Eviction);
+                self.history.note(Incident::Eviction { begins });
             }
             if begins {
                 self.begin(faults[number].fault, faults[number].lasts);

@@ -8,6 +8,7 @@ pub(crate) mod content;
 mod locks;
 mod names;
 
+use crate::cluster::DELAY;
 use crate::history::{Event, Incident, Reply};
 use content::Content;
 use locks::Locks;
@@ -20,6 +21,9 @@ use std::time::Duration;
 /// Time after which an acknowledged change of names and attributes is durable: the interval at which an MDT
 /// syncs its log is a second, and a sync of a busy log takes as long as its flush.
 const DURABLE_AFTER: Duration = Duration::from_millis(2500);
+
+/// Time within which a client that is reachable again learns of its eviction: the interval of pings, twice.
+const NOTICED: Duration = Duration::from_secs(2);
 
 /// What a plan of faults allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -153,6 +157,10 @@ pub(crate) struct Model {
     rewritten: Option<Duration>,
     /// Hosts have been unreachable for so long that servers drop clients, at some time.
     is_evicting: bool,
+    /// Number of hosts that are, and time when the last one was reachable again.
+    unreachable: (u32, Option<Duration>),
+    /// An MDT was started again: it has lost the answers to clients that it had evicted before.
+    is_mdt_restarted: bool,
 }
 
 /// Result of a check: the state after the call, or why the answer is wrong.
@@ -209,7 +217,16 @@ impl Model {
     pub(crate) fn new(rules: Rules, moved: BTreeSet<Fid>) -> Model {
         let root = Inode::new(true, Fid::ROOT, Duration::ZERO);
         let inodes = BTreeMap::from([(Fid::ROOT, Arc::new(root))]);
-        Model { inodes, rules, moved: Arc::new(moved), cut: None, rewritten: None, is_evicting: false }
+        Model {
+            inodes,
+            rules,
+            moved: Arc::new(moved),
+            cut: None,
+            rewritten: None,
+            is_evicting: false,
+            unreachable: (0, None),
+            is_mdt_restarted: false,
+        }
     }
 
     pub(crate) fn inode(&self, fid: Fid) -> Option<&Inode> {
@@ -222,8 +239,13 @@ impl Model {
 
     /// Applies an incident at `time`.
     pub(crate) fn incident(&mut self, incident: Incident, time: Duration) {
-        if matches!(incident, Incident::OstPower(_)) {
-            self.rewritten = Some(time);
+        let (hosts, reachable) = &mut self.unreachable;
+        match incident {
+            Incident::OstPower(_) => self.rewritten = Some(time),
+            Incident::MdtKill(_) | Incident::MdtPower(_) => self.is_mdt_restarted = true,
+            Incident::Eviction { begins: true } => (self.is_evicting, *hosts) = (true, *hosts + 1),
+            Incident::Eviction { begins: false } => (*hosts, *reachable) = (*hosts - 1, Some(time)),
+            Incident::Death => {}
         }
         match incident {
             // Nothing is lost.
@@ -232,8 +254,7 @@ impl Model {
             Incident::OstPower(_) if !self.rules.ost_power => {}
             Incident::MdtPower(_) if !self.rules.mdt_power => {}
             Incident::OstPower(_) => self.change_all(|_, inode| inode.content.lose_all()),
-            Incident::Eviction | Incident::Death => {
-                self.is_evicting |= incident == Incident::Eviction;
+            Incident::Eviction { .. } | Incident::Death => {
                 self.change_all(|_, inode| {
                     inode.content.lose_all();
                     inode.locks.lose();
@@ -251,6 +272,14 @@ impl Model {
                 });
             }
         }
+    }
+
+    /// Returns true if a client may have answered from its cache, because it has not learned of its eviction yet.
+    fn may_be_outdated(&self, event: &Event) -> bool {
+        let (hosts, reachable) = self.unreachable;
+        let is_cut_off = hosts > 0 || reachable.is_some_and(|since| event.times[0] < since + NOTICED);
+        // A request takes longer.
+        is_cut_off && event.times[1] - event.times[0] < DELAY
     }
 
     /// Accepts a wrong answer after a power cut of an MDT, unless it is about a name or data that was durable by

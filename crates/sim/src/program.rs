@@ -156,11 +156,9 @@ impl Program {
                 if is_dir { self.call(Call::Restripe { fid }, begun).map(drop) } else { Ok(()) }
             }),
             Operation::Migrate { path, mdt, shards } => self.parent(path).and_then(|(parent, name)| {
-                let begun = |client: &Client, name: &[u8]| {
-                    moves::migrate(client, (parent, name), *mdt, *shards).map(|()| Reply::Done)
-                };
                 let call = Call::Migrate { parent, name: name.clone() };
-                self.call(call, |client| begun(client, &name)).map(drop)
+                let begun = |client: &Client| moves::migrate(client, (parent, &name), *mdt, *shards);
+                self.call(call, |client| begun(client).map(|()| Reply::Done)).map(drop)
             }),
         };
     }

@@ -17,8 +17,9 @@ impl Model {
     /// # Errors
     /// Why the answer is wrong.
     pub(crate) fn apply(&mut self, event: &Event, is_alone: bool) -> Verdict {
-        // The MDT has evicted the client, and does not know whether it has executed the call.
-        if event.result == Err(Status::EIO) && self.is_evicting && self.doubt_names_of(event) {
+        // The MDT has evicted the client and was started again: it does not know whether it has executed the call.
+        let is_unknown = event.result == Err(Status::EIO) && self.is_evicting && self.is_mdt_restarted;
+        if is_unknown && self.doubt_names_of(event) {
             self.cut.get_or_insert(event.times[1]);
             return Ok(());
         }

@@ -73,9 +73,6 @@ impl Entry {
 /// Later than any time of a run.
 const NEVER: Duration = Duration::from_secs(1 << 32);
 
-/// Less than any request takes: what was answered sooner came from a cache.
-const ROUND_TRIP: Duration = Duration::from_micros(50);
-
 /// Statuses of calls in a directory that was removed.
 const GONE: [Status; 3] = [Status::ENOENT, Status::ESTALE, Status::ENOTDIR];
 
@@ -152,8 +149,7 @@ impl Model {
                     _ => Ok(()),
                 }
             }
-            // A client that does not know yet of its eviction answers from its cache.
-            Some(_) if self.is_evicting && event.times[1] - event.times[0] < ROUND_TRIP => Ok(()),
+            Some(_) if self.may_be_outdated(event) => Ok(()),
             Some(expected) => wrong(expected),
             // A removed directory is empty.
             None if found.is_none() => Ok(()),
