@@ -243,9 +243,10 @@ impl<'a> Conductor<'a> {
             target.host.reboot();
             target.disk.after_power_cut(dir, &mut |count| self.random.usize(..count))
         } else {
-            if let Node::Mdt(number) = node {
-                self.history.note(Incident::MdtKill(number.into()));
-            }
+            self.history.note(match node {
+                Node::Mdt(number) => Incident::MdtKill(number.into()),
+                Node::Ost(number) | Node::Client(number) => Incident::OstKill(number.into()),
+            });
             target.disk.after_kill(dir)
         };
         target.disk = disk.expect("the disk can be copied");

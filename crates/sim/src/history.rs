@@ -176,6 +176,8 @@ pub(crate) enum Incident {
     Death,
     /// The process of this MDT was killed.
     MdtKill(u16),
+    /// The process of this OST was killed.
+    OstKill(u16),
     /// The host of this MDT lost power.
     MdtPower(u16),
     /// The host of this OST lost power.

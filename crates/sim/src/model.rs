@@ -153,7 +153,7 @@ pub(crate) struct Model {
     /// Time of the first power cut of an MDT, or change that failed and may have been executed: from then on only what
     /// was durable by then is checked.
     cut: Option<Duration>,
-    /// Time of the last power cut of an OST: clients write again what it has lost.
+    /// Time of the last end of an OST: clients write again what it may have lost.
     rewritten: Option<Duration>,
     /// Hosts have been unreachable for so long that servers drop clients, at some time.
     is_evicting: bool,
@@ -241,7 +241,7 @@ impl Model {
     pub(crate) fn incident(&mut self, incident: Incident, time: Duration) {
         let (hosts, reachable) = &mut self.unreachable;
         match incident {
-            Incident::OstPower(_) => self.rewritten = Some(time),
+            Incident::OstKill(_) | Incident::OstPower(_) => self.rewritten = Some(time),
             Incident::MdtKill(_) | Incident::MdtPower(_) => self.is_mdt_restarted = true,
             Incident::Eviction { begins: true } => (self.is_evicting, *hosts) = (true, *hosts + 1),
             Incident::Eviction { begins: false } => (*hosts, *reachable) = (*hosts - 1, Some(time)),
@@ -249,7 +249,7 @@ impl Model {
         }
         match incident {
             // Nothing is lost.
-            Incident::MdtKill(_) => {}
+            Incident::MdtKill(_) | Incident::OstKill(_) => {}
             // Clients replay what is lost.
             Incident::OstPower(_) if !self.rules.ost_power => {}
             Incident::MdtPower(_) if !self.rules.mdt_power => {}
