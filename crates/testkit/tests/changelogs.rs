@@ -5,7 +5,8 @@ use nacre_testkit::cluster::Options;
 use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, program, text, wait};
 use rustix::process::Signal;
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Debug;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -268,6 +269,16 @@ fn content(root: &Path) -> BTreeMap<PathBuf, (u32, u64, String)> {
     all
 }
 
+/// Compares two trees, and prints the first difference.
+fn is_equal<T: PartialEq + Debug>(tree: &BTreeMap<PathBuf, T>, copy: &BTreeMap<PathBuf, T>) -> bool {
+    let paths: BTreeSet<&PathBuf> = tree.keys().chain(copy.keys()).collect();
+    let first = paths.into_iter().find(|path| tree.get(*path) != copy.get(*path));
+    if let Some(path) = first {
+        eprintln!("{}: {:?} in the tree, {:?} in its copy", path.display(), tree.get(path), copy.get(path));
+    }
+    first.is_none()
+}
+
 /// Starts a command that prints changes as they come.
 fn follow(cluster: &Cluster) -> Child {
     let mut command = cluster.command();
@@ -389,7 +400,7 @@ fn a_tree_is_mirrored_by_the_stream_alone_while_an_mdt_is_killed() {
         while let Ok(change) = changes.recv_timeout(Duration::from_millis(300)) {
             mirror.apply(&change);
         }
-        (content(&tree) == content(&mirror.root)).then_some(())
+        is_equal(&content(&tree), &content(&mirror.root)).then_some(())
     });
     cluster.signal(child.id(), Signal::TERM);
     child.wait().expect("our child");
