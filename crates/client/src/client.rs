@@ -8,7 +8,7 @@ use crate::file::ranges::Use;
 use crate::inodes::Inodes;
 use crate::jobs::Jobs;
 use crate::kernel::KernelCaches;
-use crate::lease::{Lease, serve_releases};
+use crate::lease::{Lease, serve_busy, serve_releases};
 use crate::listings::Listings;
 use crate::locks::inodes::RETRY;
 use crate::names::Names;
@@ -135,15 +135,24 @@ impl Client {
         });
         client.lease.locks().attach(&client.locks);
         client.requests.refresh_lease()?;
-        let (lease, weak) = (client.lease.clone(), Arc::downgrade(&client));
+        client.serve_revocations().map_err(|error| Status::from_io(&error))?;
+        Ok(client)
+    }
+
+    /// Starts the threads that answer revocations of the lease, and end when the client is dropped.
+    fn serve_revocations(self: &Arc<Self>) -> std::io::Result<()> {
+        let thread = |name: &str| nacre_env::thread::Builder::new().name(name.into());
+        let (lease, weak) = (self.lease.clone(), Arc::downgrade(self));
         let release = move |mdt_index, epoch| {
             weak.upgrade().map(|client| client.release_lease(mdt_index, epoch)).is_some()
         };
-        nacre_env::thread::Builder::new()
-            .name("lease".into())
-            .spawn(move || serve_releases(&lease, release))
-            .map_err(|error| Status::from_io(&error))?;
-        Ok(client)
+        thread("lease").spawn(move || serve_releases(&lease, release))?;
+        let (lease, weak) = (self.lease.clone(), Arc::downgrade(self));
+        let report = move |mdt_index, epoch| {
+            weak.upgrade().map(|client| client.report_busy(mdt_index, epoch)).is_some()
+        };
+        thread("lease-busy").spawn(move || serve_busy(&lease, report))?;
+        Ok(())
     }
 
     /// Stops threads; data that [`WriteBack::write_back_all`] has not written is lost. The MDTs close open
@@ -206,6 +215,14 @@ impl Client {
             Err(status) => {
                 log::warn!("the release of lease {epoch} did not reach MDT{mdt_index:04x}: {status}")
             }
+        }
+    }
+
+    /// Reports to the MDT that a release has not ended yet.
+    fn report_busy(&self, mdt_index: u16, epoch: u64) {
+        let Some(mdt) = self.requests.mdt_once_joined(mdt_index) else { return };
+        if let Err(status) = mdt.endpoint.call(&Cred::system(), &MdsRequest::LeaseBusy { epoch }) {
+            log::debug!("MDT{mdt_index:04x}: the release of lease {epoch} is under way: {status}");
         }
     }
 }

@@ -31,6 +31,10 @@ struct State {
     grants: Vec<Option<LeaseGrant>>,
     /// MDTs that wait for a release, with the epoch to answer with.
     releases: Vec<(u16, u64)>,
+    /// The release under way.
+    releasing: Option<(u16, u64)>,
+    /// Releases under way or to come for which an MDT has asked again.
+    busy: Vec<(u16, u64)>,
     stopped: bool,
 }
 
@@ -113,7 +117,12 @@ impl Lease {
             self.word.store((number << 1) | u64::from(exclusive), Ordering::Release);
         }
         if release && !grant.exclusive {
-            state.releases.push((mdt_index, grant.epoch));
+            let asked = (mdt_index, grant.epoch);
+            let is_known = state.releasing == Some(asked) || state.releases.contains(&asked);
+            let answers = if is_known { &mut state.busy } else { &mut state.releases };
+            if !answers.contains(&asked) {
+                answers.push(asked);
+            }
             self.changed.notify_all();
         }
     }
@@ -125,15 +134,23 @@ impl Lease {
 
     fn next_release(&self) -> Option<(u16, u64)> {
         let mut state = self.state.lock();
-        loop {
-            if state.stopped {
-                return None;
-            }
-            if !state.releases.is_empty() {
-                return Some(state.releases.remove(0));
-            }
+        state.releasing = None;
+        while !state.stopped && state.releases.is_empty() {
             self.changed.wait(&mut state);
         }
+        if state.stopped {
+            return None;
+        }
+        state.releasing = Some(state.releases.remove(0));
+        state.releasing
+    }
+
+    fn next_busy(&self) -> Option<(u16, u64)> {
+        let mut state = self.state.lock();
+        while !state.stopped && state.busy.is_empty() {
+            self.changed.wait(&mut state);
+        }
+        if state.stopped { None } else { Some(state.busy.remove(0)) }
     }
 }
 
@@ -162,6 +179,16 @@ impl ClientCallbacks for MdtCallbacks {
 pub(crate) fn serve_releases(lease: &Lease, release: impl Fn(u16, u64) -> bool) {
     while let Some((mdt_index, epoch)) = lease.next_release() {
         if !release(mdt_index, epoch) {
+            return;
+        }
+    }
+}
+
+/// Body of the thread that answers revocations which an MDT repeats, while the release waits for other servers.
+/// `report` returns false once the client is dropped.
+pub(crate) fn serve_busy(lease: &Lease, report: impl Fn(u16, u64) -> bool) {
+    while let Some((mdt_index, epoch)) = lease.next_busy() {
+        if !report(mdt_index, epoch) {
             return;
         }
     }

@@ -3,7 +3,8 @@
 //! A client that is alone holds the lease *exclusive*: no other client can change anything, so it may cache
 //! names, negative entries and attributes without asking. When a second client connects, the server revokes
 //! the first client's lease; the first client drops its cache and confirms the release. Only then is the
-//! second one admitted, and both hold the lease *shared*. A client that does not answer in time is evicted.
+//! second one admitted, and both hold the lease *shared*. The callback is repeated, and a client that does not
+//! answer in time is evicted; one that answers that it is busy has more time, up to [`BUSY_MAX`].
 //! When all but one have left, that one gets the lease exclusive again.
 //!
 //! ```text
@@ -28,6 +29,11 @@ use nacre_env::clock::Instant;
 use nacre_types::ClientUuid;
 use std::collections::HashMap;
 use std::time::Duration;
+
+/// Number of callbacks within the time for a release.
+const CALLBACKS: u32 = 4;
+/// Maximum time from a revocation to the eviction of a client that reports to be busy.
+pub const BUSY_MAX: Duration = Duration::from_secs(600);
 
 /// Right of a client to cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,11 +82,39 @@ enum State {
     Shared,
     /// Connected and alone.
     Exclusive,
-    /// The lease was revoked under this epoch, and the client has not confirmed the release.
-    Releasing { epoch: u64, deadline: Instant },
+    /// The lease was revoked, and the client has not confirmed the release.
+    Releasing(Release),
     /// Given up and not known to be fenced yet; `returns` if it has connected again meanwhile, as a new
     /// client.
     Fencing { returns: bool },
+}
+
+impl State {
+    /// Returns the time at which the client is evicted.
+    fn deadline(&self) -> Option<Instant> {
+        match self {
+            State::Expected { deadline, .. } | State::Releasing(Release { deadline, .. }) => Some(*deadline),
+            _ => None,
+        }
+    }
+
+    /// Returns the time of the next action for the client.
+    fn due(&self) -> Option<Instant> {
+        match self {
+            State::Releasing(asked) => Some(asked.deadline.min(asked.retry)),
+            _ => self.deadline(),
+        }
+    }
+}
+
+/// A revocation that is not confirmed yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Release {
+    epoch: u64,
+    since: Instant,
+    deadline: Instant,
+    /// Time of the next callback.
+    retry: Instant,
 }
 
 /// See the [module documentation](self).
@@ -114,7 +148,7 @@ impl LeaseEngine {
     /// releasing it, or may still hold it after a restart.
     pub fn holders(&self) -> Vec<ClientUuid> {
         let holds = |state: &State| match state {
-            State::Exclusive | State::Releasing { .. } | State::Fencing { .. } => true,
+            State::Exclusive | State::Releasing(_) | State::Fencing { .. } => true,
             State::Expected { may_be_exclusive, .. } => *may_be_exclusive,
             State::Waiting { .. } | State::Shared => false,
         };
@@ -133,7 +167,7 @@ impl LeaseEngine {
     /// Admits a client that connects, for the first time or again, or lets it wait.
     pub fn on_connect(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
         match self.clients.get(&client).copied() {
-            Some(State::Shared) | Some(State::Exclusive) | Some(State::Releasing { .. }) => {
+            Some(State::Shared) | Some(State::Exclusive) | Some(State::Releasing(_)) => {
                 let grant = self.grant_of(&client);
                 effects.extend(grant.map(|grant| Effect::Granted { client, grant }));
             }
@@ -203,20 +237,29 @@ impl LeaseEngine {
 
     /// Handles a client's confirmation that it has dropped its cache under leases up to `epoch`.
     pub fn on_released(&mut self, now: Instant, client: ClientUuid, epoch: u64, effects: &mut Vec<Effect>) {
-        if let Some(State::Releasing { epoch: asked, .. }) = self.clients.get(&client)
-            && epoch >= *asked
+        if let Some(State::Releasing(asked)) = self.clients.get(&client)
+            && epoch >= asked.epoch
         {
             self.clients.insert(client, State::Shared);
             self.settle(now, effects);
         }
     }
 
-    /// Evicts clients whose deadline has passed. Each eviction needs its [`LeaseEngine::on_fenced`].
+    /// Handles a client's answer to a repeated callback: it is still dropping its cache. Extends its deadline, up to
+    /// [`BUSY_MAX`] after the revocation.
+    pub fn on_busy(&mut self, now: Instant, client: ClientUuid, epoch: u64) {
+        if let Some(State::Releasing(asked)) = self.clients.get_mut(&client)
+            && epoch >= asked.epoch
+        {
+            let prolonged = (now + self.release_timeout).min(asked.since + BUSY_MAX);
+            asked.deadline = asked.deadline.max(prolonged);
+        }
+    }
+
+    /// Repeats callbacks that were not answered, and evicts clients whose deadline has passed. Each eviction needs its
+    /// [`LeaseEngine::on_fenced`].
     pub fn on_tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        let late = |state: &State| match state {
-            State::Expected { deadline, .. } | State::Releasing { deadline, .. } => *deadline <= now,
-            _ => false,
-        };
+        let late = |state: &State| state.deadline().is_some_and(|deadline| deadline <= now);
         let mut evicted: Vec<ClientUuid> =
             self.clients.iter().filter(|(_, state)| late(state)).map(|(client, _)| *client).collect();
         evicted.sort();
@@ -224,23 +267,27 @@ impl LeaseEngine {
             self.clients.insert(client, State::Fencing { returns: false });
             effects.push(Effect::Evict { client });
         }
+        let retry = now + self.release_timeout / CALLBACKS;
+        for (client, state) in &mut self.clients {
+            if let State::Releasing(asked) = state
+                && asked.retry <= now
+            {
+                asked.retry = retry;
+                let grant = Grant { exclusive: false, epoch: asked.epoch };
+                effects.push(Effect::Callback { client: *client, grant });
+            }
+        }
     }
 
-    /// Returns the time of the next deadline, when [`LeaseEngine::on_tick`] has to be called.
+    /// Returns the time of the next deadline or callback, when [`LeaseEngine::on_tick`] has to be called.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.clients
-            .values()
-            .filter_map(|state| match state {
-                State::Expected { deadline, .. } | State::Releasing { deadline, .. } => Some(*deadline),
-                _ => None,
-            })
-            .min()
+        self.clients.values().filter_map(State::due).min()
     }
 
     /// Returns the grant of a connected client; `None` for one that is not admitted.
     pub fn grant_of(&self, client: &ClientUuid) -> Option<Grant> {
         match self.clients.get(client)? {
-            State::Shared | State::Releasing { .. } => Some(Grant { exclusive: false, epoch: self.epoch }),
+            State::Shared | State::Releasing(_) => Some(Grant { exclusive: false, epoch: self.epoch }),
             State::Exclusive => Some(Grant { exclusive: true, epoch: self.epoch }),
             State::Expected { .. } | State::Waiting { .. } | State::Fencing { .. } => None,
         }
@@ -259,8 +306,9 @@ impl LeaseEngine {
 
     fn revoke(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
         self.epoch += 1;
-        let deadline = now + self.release_timeout;
-        self.clients.insert(client, State::Releasing { epoch: self.epoch, deadline });
+        let (epoch, timeout) = (self.epoch, self.release_timeout);
+        let (deadline, retry) = (now + timeout, now + timeout / CALLBACKS);
+        self.clients.insert(client, State::Releasing(Release { epoch, since: now, deadline, retry }));
         effects.push(Effect::Callback { client, grant: Grant { exclusive: false, epoch: self.epoch } });
     }
 
@@ -269,9 +317,7 @@ impl LeaseEngine {
         let blocked = self.clients.values().any(|state| {
             matches!(
                 state,
-                State::Releasing { .. }
-                    | State::Expected { may_be_exclusive: true, .. }
-                    | State::Fencing { .. }
+                State::Releasing(_) | State::Expected { may_be_exclusive: true, .. } | State::Fencing { .. }
             )
         });
         let mut waiting: Vec<(u64, ClientUuid)> = self

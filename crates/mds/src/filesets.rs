@@ -321,6 +321,7 @@ pub(crate) fn fids_of<'a>(request: &'a MdsRequest<'_>) -> [Option<&'a Fid>; 2] {
         | MdsRequest::Commit { .. }
         | MdsRequest::Ping
         | MdsRequest::LeaseReleased { .. }
+        | MdsRequest::LeaseBusy { .. }
         | MdsRequest::RunStart
         | MdsRequest::RecoveryDone
         // Requests that are checked separately, or refused.

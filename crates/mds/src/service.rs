@@ -408,6 +408,7 @@ impl Mds {
             Intent { fid, name, handle } => self.intend(caller, fid, *name, *handle),
             Locks { request } => Ok(self.core.commits.answer(self.sessions.serve_locks(caller, request)?)),
             LeaseReleased { epoch } => self.sessions.lease_released(&caller.client, *epoch),
+            LeaseBusy { epoch } => Ok(self.sessions.lease_busy(&caller.client, *epoch)),
         }
     }
 }

@@ -248,6 +248,12 @@ impl Sessions {
         Ok(self.core.commits.answer(MdsReply::Lease(self.leaves.clients.lease_of(client)?)))
     }
 
+    /// Records that a client is still dropping its caches.
+    pub(crate) fn lease_busy(&self, client: &ClientUuid, epoch: u64) -> MdsAnswer {
+        self.step(|lease, _| lease.on_busy(Instant::now(), *client, epoch));
+        self.core.commits.answer(MdsReply::Done)
+    }
+
     /// Disconnects a client. Returns the transno of the removal of what was stored about it, or 0.
     pub(crate) fn drop_client(&self, client: &ClientUuid) -> TransNo {
         let removal = self.give_up(client);
@@ -453,6 +459,7 @@ pub(crate) fn is_of_recovery(request: &MdsRequest<'_>) -> bool {
         | MdsRequest::RunStart
         | MdsRequest::Replay { .. }
         | MdsRequest::LeaseReleased { .. }
+        | MdsRequest::LeaseBusy { .. }
         | MdsRequest::Locks { .. }
         | MdsRequest::ReplayFileLocks { .. }
         | MdsRequest::Close { .. }

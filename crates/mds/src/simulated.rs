@@ -114,7 +114,10 @@ fn is_operation(request: &MdsRequest<'_>) -> bool {
                 PeerRequest::Prepare { .. } | PeerRequest::Apply { .. } | PeerRequest::Record { .. }
             )
         }
-        MdsRequest::Ping | MdsRequest::Locks { .. } | MdsRequest::LeaseReleased { .. } => false,
+        MdsRequest::Ping
+        | MdsRequest::Locks { .. }
+        | MdsRequest::LeaseReleased { .. }
+        | MdsRequest::LeaseBusy { .. } => false,
         _ => true,
     }
 }

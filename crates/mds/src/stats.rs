@@ -133,6 +133,7 @@ fn service_row(request: &MdsRequest<'_>) -> usize {
         | MdsRequest::GetLock { .. } => const { of("ldlm_flock_enqueue") },
         MdsRequest::Ping
         | MdsRequest::LeaseReleased { .. }
+        | MdsRequest::LeaseBusy { .. }
         | MdsRequest::RunStart
         | MdsRequest::Replay { .. }
         | MdsRequest::DataChange { .. }

@@ -10,8 +10,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Requests that clients send automatically.
-const UNCOUNTED: [&str; 7] =
-    ["Ping", "RunStart", "Statfs", "Precreate", "DestroyOrphans", "LeaseReleased", "Evict"];
+const UNCOUNTED: [&str; 8] =
+    ["Ping", "RunStart", "Statfs", "Precreate", "DestroyOrphans", "LeaseReleased", "LeaseBusy", "Evict"];
 
 /// Step at which a request is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -320,10 +320,29 @@ impl Cluster {
         let result = before(self);
         let go = child.stdin.take().map(|mut input| input.write_all(b"go\n"));
         assert!(matches!(go, Some(Ok(()))), "{go:?}");
+        self.await_mount(&point, child);
+        (point, result)
+    }
+
+    /// Adds a mount, which waits for something that `meanwhile` does.
+    ///
+    /// # Panics
+    ///
+    /// If it does not start.
+    pub fn add_mount_while<T>(&mut self, meanwhile: impl FnOnce(&Cluster) -> T) -> (PathBuf, T) {
+        let point = self.run.make(&format!("mnt{}", self.more_mounts.len() + 1));
+        let mut command = self.run.command(binary::nacre());
+        command.arg("mount").arg(self.source()).arg(&point);
+        let child = command.spawn().expect("nacre starts");
+        let result = meanwhile(self);
+        self.await_mount(&point, child);
+        (point, result)
+    }
+
+    fn await_mount(&mut self, point: &Path, mut child: Child) {
         let ended = wait::until(LIMIT, "the mount is there", || child.try_wait().expect("our child"));
         assert!(ended.success(), "{ended}");
-        self.more_mounts.push(point.clone());
-        (point, result)
+        self.more_mounts.push(point.to_owned());
     }
 
     /// Starts all parts that are not running, as `nacre up` does, and waits for the mount.

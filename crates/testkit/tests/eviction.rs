@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, Stopped, errno, text, wait};
+use rustix::fs::{Advice, fadvise};
 
 /// Serialises the tests: a process that one of them forks has copies of the files of the other until it runs
 /// exec, and closing those waits for a mount that is stopped, or consumes the error for lost data.
@@ -182,6 +183,55 @@ fn a_mount_that_waits_for_an_ost_with_a_revoked_lock_is_not_evicted() {
         file.sync_all().expect("nothing is lost");
         file.write_all(b"b").and_then(|()| file.sync_all()).expect("the file is still open");
     }
+    cluster.stop_and_check();
+}
+
+#[test]
+fn a_mount_that_is_alone_and_waits_for_an_ost_keeps_its_data_when_another_one_comes() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let _alone = alone();
+    let options = Options { osts: 1, fsname: "evlone".to_owned(), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let set = |cluster: &Cluster, what: &str| drop(cluster.lctl(&["set_param", "-n", what]).success());
+    set(&cluster, "mdt.evlone-*.ldlm_timeout=2");
+    set(&cluster, "llite.evlone-*.write_back_age_ms=600000");
+    const HOLD: &str = "obdfilter.evlone-OST0000.hold_request";
+    let dir = cluster.directory("d");
+    cluster.lfs(&["setstripe", "-c", "1", text(&dir)]).success();
+    let mut file = File::create(dir.join("file")).expect("made");
+    // The first write of a stream is sent at once.
+    for _ in 0..2 {
+        file.write_all(&filled(RECORD, b'a')).expect("held back");
+    }
+    let read = dir.join("read");
+    fs::write(&read, filled(RECORD, b'c')).expect("written");
+    let read = File::open(read).expect("opened");
+    read.sync_all().expect("synced");
+    fadvise(&read, 0, None, Advice::DontNeed).expect("dropped");
+    set(&cluster, &format!("{HOLD}=before Read"));
+    let reader = std::thread::spawn(move || self::read(&read, 0, RECORD));
+    wait::until(wait::SOON, "the read is held", || {
+        let shown = cluster.lctl(&["get_param", "-n", HOLD]).success().stdout;
+        shown.starts_with("held").then_some(())
+    });
+    // The kernel drops the page when it is read.
+    let (second, ()) = cluster.add_mount_while(|cluster| {
+        let began = Instant::now();
+        wait::until(LIMIT, "the timeout has passed several times", || {
+            (began.elapsed() > Duration::from_secs(7)).then_some(())
+        });
+        set(cluster, &format!("{HOLD}=none"));
+    });
+    assert_eq!(reader.join().expect("it reads"), filled(RECORD, b'c'));
+    file.sync_all().expect("nothing is lost");
+    assert_eq!(fs::read(second.join("d/file")).expect("read"), filled(2 * RECORD, b'a'));
+    file.write_all(b"b").and_then(|()| file.sync_all()).expect("the file is still open");
+    drop(file);
     cluster.stop_and_check();
 }
 

@@ -33,6 +33,7 @@ impl MdsRequest<'_> {
                 | MdsRequest::ReplayFileLocks { .. }
                 | MdsRequest::Ping
                 | MdsRequest::LeaseReleased { .. }
+                | MdsRequest::LeaseBusy { .. }
                 | MdsRequest::Locks { .. }
                 | MdsRequest::Intent { .. }
                 | MdsRequest::OpenLease { .. }

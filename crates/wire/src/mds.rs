@@ -440,6 +440,12 @@ pub enum MdsRequest<'a> {
         /// Epoch of the revocation.
         epoch: u64,
     },
+    /// The client has not dropped all of it yet: servers that it has to write to are away. Answers a revocation that
+    /// is repeated. Reply: `Done`.
+    LeaseBusy {
+        /// Epoch of the revocation.
+        epoch: u64,
+    },
     /// Requests about locks on inodes. Reply: `Locked`, or `Done`.
     Locks {
         /// Lock request.

@@ -150,6 +150,7 @@ wire_enum!(MdsRequest<'a> {
     54 = Replay { changes },
     55 = RecoveryDone,
     56 = DataChange { object, change },
+    57 = LeaseBusy { epoch },
 });
 
 wire_enum!(MdsReply {

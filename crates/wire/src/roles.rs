@@ -59,6 +59,7 @@ impl MdsRequest<'_> {
             | MdsRequest::GetLock { .. }
             | MdsRequest::Ping
             | MdsRequest::LeaseReleased { .. }
+            | MdsRequest::LeaseBusy { .. }
             | MdsRequest::Locks { .. }
             | MdsRequest::Intent { .. }
             | MdsRequest::LayoutAccess { .. }

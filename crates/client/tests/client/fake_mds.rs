@@ -44,6 +44,8 @@ struct State {
     inodes: BTreeMap<Fid, Inode>,
     clients: Vec<Arc<dyn ClientCallbacks>>,
     released: u64,
+    /// Epochs of revocations that a client reported to be under way.
+    busy: Vec<u64>,
     epoch: u64,
     transno: u64,
     next_object: u32,
@@ -161,6 +163,22 @@ impl FakeMds {
             }
         }
         Arc::new(FakeEndpoint { mds: self.clone(), client })
+    }
+
+    /// Repeats the last revocation, as if it had not been answered.
+    pub fn revoke_again(&self) {
+        let (first, epoch) = {
+            let state = self.lock();
+            (state.clients[0].clone(), state.epoch)
+        };
+        first.lease_changed(LeaseGrant { exclusive: false, epoch });
+    }
+
+    /// Returns the epochs of revocations that the first client reported to be under way, and the last one that it has
+    /// answered.
+    pub fn answered(&self) -> (Vec<u64>, u64) {
+        let state = self.lock();
+        (state.busy.clone(), state.released)
     }
 
     /// Evicts every client so far: its handles are closed, and no request waits for it.
@@ -495,6 +513,10 @@ impl FakeMds {
             MdsRequest::LeaseReleased { epoch } => {
                 state.released = *epoch;
                 Ok(MdsReply::Lease(Self::grant(state)))
+            }
+            MdsRequest::LeaseBusy { epoch } => {
+                state.busy.push(*epoch);
+                Ok(MdsReply::Done)
             }
             MdsRequest::AllocateSequence => {
                 state.next_sequence += 1;

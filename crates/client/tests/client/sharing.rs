@@ -47,6 +47,45 @@ fn the_first_client_drops_what_it_cached_before_the_second_gets_in() {
     assert_eq!(kernel.dropped.load(Ordering::Relaxed), 3, "two files and the root");
 }
 
+/// A release takes as long as an OST is away to which the client has to write.
+#[test]
+fn a_client_that_still_drops_its_caches_answers_each_repeated_revocation() {
+    struct Slow {
+        mds: Arc<FakeMds>,
+        is_late: AtomicBool,
+    }
+    impl KernelCaches for Slow {
+        fn expire_names(&self) {
+            let started = nacre_env::clock::Instant::now();
+            for count in 1..4 {
+                self.mds.revoke_again();
+                while self.mds.answered().0.len() < count && !self.is_late.load(Ordering::Relaxed) {
+                    nacre_env::thread::yield_now();
+                    self.is_late.fetch_or(started.elapsed().as_secs() > 5, Ordering::Relaxed);
+                }
+            }
+        }
+
+        fn drop_inode(&self, _: u64) -> bool {
+            true
+        }
+
+        fn drop_attributes(&self, _: u64) -> bool {
+            true
+        }
+
+        fn drop_data(&self, _: u64, _: u64, _: u64) {}
+    }
+    let world = World::new(65536, 1);
+    let first = world.client();
+    let kernel = Arc::new(Slow { mds: world.mds.clone(), is_late: AtomicBool::default() });
+    first.lease.set_kernel_caches(kernel.clone());
+    let _second = world.client();
+    assert!(!kernel.is_late.load(Ordering::Relaxed), "each was answered");
+    let (busy, released) = world.mds.answered();
+    assert!(busy.len() >= 3 && busy.iter().all(|epoch| *epoch == released), "{busy:?}, {released}");
+}
+
 #[test]
 fn a_size_that_only_the_first_client_knew_is_told_when_the_second_comes() {
     let world = World::new(65536, 2);

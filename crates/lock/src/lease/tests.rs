@@ -59,13 +59,51 @@ fn a_client_that_does_not_release_is_evicted_and_the_next_one_is_alone() {
     lease.on_connect(now, client(1), &mut effects);
     lease.on_connect(now, client(2), &mut effects);
     effects.clear();
-    assert_eq!(lease.next_deadline(), Some(now + TIMEOUT));
-    lease.on_tick(now + TIMEOUT, &mut effects);
-    assert_eq!(effects, [Effect::Evict { client: client(1) }]);
+    let mut tick = now;
+    while effects.is_empty() || matches!(effects[..], [Effect::Callback { .. }]) {
+        effects.clear();
+        tick = lease.next_deadline().expect("it is awaited");
+        lease.on_tick(tick, &mut effects);
+    }
+    assert_eq!((tick, &effects[..]), (now + TIMEOUT, &[Effect::Evict { client: client(1) }][..]));
     effects.clear();
     lease.on_fenced(now + TIMEOUT, client(1), &mut effects);
     let grant = Grant { exclusive: true, epoch: 3 };
     assert_eq!(effects, [Effect::Granted { client: client(2), grant }]);
+}
+
+#[test]
+fn a_client_that_answers_repeated_callbacks_is_awaited_up_to_a_bound() {
+    let now = Instant::now();
+    let mut lease = engine(&[], now);
+    let mut effects = Vec::new();
+    lease.on_connect(now, client(1), &mut effects);
+    lease.on_connect(now, client(2), &mut effects);
+    let shared = Grant { exclusive: false, epoch: 2 };
+    let end = loop {
+        effects.clear();
+        let tick = lease.next_deadline().expect("it is awaited");
+        lease.on_tick(tick, &mut effects);
+        let [Effect::Callback { client: asked, grant }] = effects[..] else { break tick };
+        assert_eq!((asked, grant), (client(1), shared), "the same callback again");
+        lease.on_busy(tick, client(1), 1);
+        lease.on_busy(tick, client(1), grant.epoch);
+    };
+    assert_eq!((end, &effects[..]), (now + BUSY_MAX, &[Effect::Evict { client: client(1) }][..]));
+}
+
+#[test]
+fn a_client_that_was_busy_and_releases_is_called_back_no_more() {
+    let now = Instant::now();
+    let mut lease = engine(&[], now);
+    let mut effects = Vec::new();
+    lease.on_connect(now, client(1), &mut effects);
+    lease.on_connect(now, client(2), &mut effects);
+    lease.on_busy(now + TIMEOUT / 2, client(1), 2);
+    lease.on_released(now + TIMEOUT, client(1), 2, &mut effects);
+    assert_eq!(lease.next_deadline(), None);
+    lease.on_busy(now + TIMEOUT, client(1), 2);
+    assert_eq!(lease.next_deadline(), None, "a late report changes nothing");
 }
 
 #[test]
@@ -102,7 +140,9 @@ fn another_time_to_release_counts_from_the_next_revocation() {
     lease.on_connect(now, client(1), &mut effects);
     lease.set_release_timeout(TIMEOUT / 5);
     lease.on_connect(now, client(2), &mut effects);
-    assert_eq!(lease.next_deadline(), Some(now + TIMEOUT / 5));
+    effects.clear();
+    lease.on_tick(now + TIMEOUT / 5, &mut effects);
+    assert_eq!(effects, [Effect::Evict { client: client(1) }]);
 }
 
 #[test]
@@ -224,7 +264,7 @@ proptest! {
     #[test]
     fn nobody_is_let_in_beside_a_client_that_caches(
         known in proptest::collection::hash_set(0u8..4, 0..3),
-        events in proptest::collection::vec((0u8..6, 0u8..4), 0..60),
+        events in proptest::collection::vec((0u8..7, 0u8..4), 0..60),
     ) {
         let mut now = Instant::now();
         let known: Vec<ClientUuid> = known.into_iter().map(client).collect();
@@ -245,6 +285,11 @@ proptest! {
                     }
                 }
                 4 => world.fence(&mut lease, now, &mut effects),
+                5 => {
+                    if let Some(grant) = world.inside.get(&who) {
+                        lease.on_busy(now, who, grant.epoch);
+                    }
+                }
                 _ => {
                     now += TIMEOUT / 2;
                     lease.on_tick(now, &mut effects);

@@ -211,6 +211,7 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
     vec![
         MdsRequest::Ping,
         MdsRequest::LeaseReleased { epoch: 6 },
+        MdsRequest::LeaseBusy { epoch: 6 },
         MdsRequest::Locks { request: LockRequest::ReplayDone },
         MdsRequest::Intent { fid: Fid::ROOT, name: Some(b"n"), handle: LockHandle(8) },
         MdsRequest::Intent { fid: fid(1), name: None, handle: LockHandle(9) },

@@ -44,7 +44,10 @@ impl MdsCalls {
         let body = encode_call(cred, request);
         let ticket = self.peer.flights.begin(request.is_modifying())?;
         // Other requests of this client may wait for these at the server.
-        let is_urgent = matches!(request, MdsRequest::Locks { .. } | MdsRequest::LeaseReleased { .. });
+        let is_urgent = matches!(
+            request,
+            MdsRequest::Locks { .. } | MdsRequest::LeaseReleased { .. } | MdsRequest::LeaseBusy { .. }
+        );
         let sent = Request::new(ticket, body.as_body(), &[], Destination::none())
             .urgent(is_urgent)
             .once(request.has_one_effect());
