@@ -440,8 +440,8 @@ pub enum MdsRequest<'a> {
         /// Epoch of the revocation.
         epoch: u64,
     },
-    /// The client has not dropped all of it yet: servers that it has to write to are away. Answers a revocation that
-    /// is repeated. Reply: `Done`.
+    /// The client has not dropped all of it yet: requests may wait for servers that are away. Answers a revocation
+    /// that is repeated. Reply: `Done`.
     LeaseBusy {
         /// Epoch of the revocation.
         epoch: u64,
