@@ -130,6 +130,22 @@ fn a_mount_that_is_evicted_while_it_moves_a_file_changes_nothing_of_it_afterward
 }
 
 /// A lock whose flush waits for an OST was neither cancelled nor used: its own OST and the MDT evicted the mount.
+/// Waits until an OST holds a request, as its parameter `hold` says.
+fn await_held(cluster: &Cluster, hold: &str) {
+    wait::until(wait::SOON, "the request is held", || {
+        let shown = cluster.lctl(&["get_param", "-n", hold]).success().stdout;
+        shown.starts_with("held").then_some(())
+    });
+}
+
+/// Waits until a timeout of two seconds has passed several times.
+fn await_timeouts() {
+    let began = Instant::now();
+    wait::until(LIMIT, "the timeout has passed several times", || {
+        (began.elapsed() > Duration::from_secs(7)).then_some(())
+    });
+}
+
 #[test]
 fn a_mount_that_waits_for_an_ost_with_a_revoked_lock_is_not_evicted() {
     if !have(&["/dev/fuse"]) || !have_root() {
@@ -168,14 +184,8 @@ fn a_mount_that_waits_for_an_ost_with_a_revoked_lock_is_not_evicted() {
             lfs
         };
         let mut other = other.stdout(Stdio::null()).spawn().expect("it starts");
-        wait::until(wait::SOON, "the write is held", || {
-            let shown = cluster.lctl(&["get_param", "-n", HOLD]).success().stdout;
-            shown.starts_with("held").then_some(())
-        });
-        let began = Instant::now();
-        wait::until(LIMIT, "the timeout has passed several times", || {
-            (began.elapsed() > Duration::from_secs(7)).then_some(())
-        });
+        await_held(&cluster, HOLD);
+        await_timeouts();
         assert!(other.try_wait().expect("it is a child").is_none(), "{name}: it waits for the data");
         set(&cluster, &format!("{HOLD}=none"));
         assert!(other.wait().expect("it ends").success(), "{name}");
@@ -215,16 +225,10 @@ fn a_mount_that_is_alone_and_waits_for_an_ost_keeps_its_data_when_another_one_co
     fadvise(&read, 0, None, Advice::DontNeed).expect("dropped");
     set(&cluster, &format!("{HOLD}=before Read"));
     let reader = std::thread::spawn(move || self::read(&read, 0, RECORD));
-    wait::until(wait::SOON, "the read is held", || {
-        let shown = cluster.lctl(&["get_param", "-n", HOLD]).success().stdout;
-        shown.starts_with("held").then_some(())
-    });
+    await_held(&cluster, HOLD);
     // The kernel drops the page when it is read.
     let (second, ()) = cluster.add_mount_while(|cluster| {
-        let began = Instant::now();
-        wait::until(LIMIT, "the timeout has passed several times", || {
-            (began.elapsed() > Duration::from_secs(7)).then_some(())
-        });
+        await_timeouts();
         set(cluster, &format!("{HOLD}=none"));
     });
     assert_eq!(reader.join().expect("it reads"), filled(RECORD, b'c'));
