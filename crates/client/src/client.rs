@@ -8,7 +8,7 @@ use crate::file::ranges::Use;
 use crate::inodes::Inodes;
 use crate::jobs::Jobs;
 use crate::kernel::KernelCaches;
-use crate::lease::{Lease, serve_busy, serve_releases};
+use crate::lease::Lease;
 use crate::listings::Listings;
 use crate::locks::inodes::RETRY;
 use crate::names::Names;
@@ -141,17 +141,23 @@ impl Client {
 
     /// Starts the threads that answer revocations of the lease, and end when the client is dropped.
     fn serve_revocations(self: &Arc<Self>) -> std::io::Result<()> {
-        let thread = |name: &str| nacre_env::thread::Builder::new().name(name.into());
-        let (lease, weak) = (self.lease.clone(), Arc::downgrade(self));
-        let release = move |mdt_index, epoch| {
-            weak.upgrade().map(|client| client.release_lease(mdt_index, epoch)).is_some()
-        };
-        thread("lease").spawn(move || serve_releases(&lease, release))?;
-        let (lease, weak) = (self.lease.clone(), Arc::downgrade(self));
-        let report = move |mdt_index, epoch| {
-            weak.upgrade().map(|client| client.report_busy(mdt_index, epoch)).is_some()
-        };
-        thread("lease-busy").spawn(move || serve_busy(&lease, report))?;
+        type Next = fn(&Lease) -> Option<(u16, u64)>;
+        type Answer = fn(&Client, u16, u64);
+        // Dropping kernel caches may wait for requests in service, so no thread that serves requests may do it.
+        let threads: [(&str, Next, Answer); 2] = [
+            ("lease", Lease::next_release, Client::release_lease),
+            ("lease-busy", Lease::next_busy, Client::report_busy),
+        ];
+        for (name, next, answer) in threads {
+            let (lease, weak) = (self.lease.clone(), Arc::downgrade(self));
+            nacre_env::thread::Builder::new().name(name.into()).spawn(move || {
+                while let Some((mdt_index, epoch)) = next(&lease)
+                    && let Some(client) = weak.upgrade()
+                {
+                    answer(&client, mdt_index, epoch);
+                }
+            })?;
+        }
         Ok(())
     }
 

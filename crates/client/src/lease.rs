@@ -132,7 +132,8 @@ impl Lease {
         self.changed.notify_all();
     }
 
-    fn next_release(&self) -> Option<(u16, u64)> {
+    /// Waits for the next revocation to acknowledge: the MDT and the epoch. `None` once the lease is stopped.
+    pub(crate) fn next_release(&self) -> Option<(u16, u64)> {
         let mut state = self.state.lock();
         state.releasing = None;
         while !state.stopped && state.releases.is_empty() {
@@ -145,7 +146,8 @@ impl Lease {
         state.releasing
     }
 
-    fn next_busy(&self) -> Option<(u16, u64)> {
+    /// Waits for the next revocation that an MDT repeats before it is acknowledged, likewise.
+    pub(crate) fn next_busy(&self) -> Option<(u16, u64)> {
         let mut state = self.state.lock();
         while !state.stopped && state.busy.is_empty() {
             self.changed.wait(&mut state);
@@ -170,26 +172,6 @@ impl ClientCallbacks for MdtCallbacks {
                 self.lease.locks.layouts(self.mdt_index).on_message(message);
             }
             message => self.lease.locks.inodes(self.mdt_index).on_message(message),
-        }
-    }
-}
-
-/// Body of the thread that acknowledges revocations: dropping kernel caches may wait for requests in service,
-/// so no thread that serves requests may do it. `release` returns false once the client is dropped.
-pub(crate) fn serve_releases(lease: &Lease, release: impl Fn(u16, u64) -> bool) {
-    while let Some((mdt_index, epoch)) = lease.next_release() {
-        if !release(mdt_index, epoch) {
-            return;
-        }
-    }
-}
-
-/// Body of the thread that answers revocations which an MDT repeats, while the release waits for other servers.
-/// `report` returns false once the client is dropped.
-pub(crate) fn serve_busy(lease: &Lease, report: impl Fn(u16, u64) -> bool) {
-    while let Some((mdt_index, epoch)) = lease.next_busy() {
-        if !report(mdt_index, epoch) {
-            return;
         }
     }
 }

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 /// Number of callbacks within the time for a release.
 const CALLBACKS: u32 = 4;
-/// Maximum time from a revocation to the eviction of a client that reports to be busy.
+/// Maximum time from a revocation to the eviction of a client that reports to be busy, also for locks.
 pub const BUSY_MAX: Duration = Duration::from_secs(600);
 
 /// Right of a client to cache.

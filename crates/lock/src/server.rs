@@ -84,7 +84,7 @@ impl Default for ServerConfig {
             // activity.
             callback_timeout: Duration::from_secs(20),
             callback_retry: Duration::from_secs(2),
-            callback_total_max: Duration::from_secs(600),
+            callback_total_max: crate::lease::BUSY_MAX,
             // About 500 bytes per lock with its resource: 64 MB for a client, 512 MB for all.
             locks_per_client_max: 128 * 1024,
             locks_max: 1024 * 1024,

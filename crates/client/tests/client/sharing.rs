@@ -47,7 +47,7 @@ fn the_first_client_drops_what_it_cached_before_the_second_gets_in() {
     assert_eq!(kernel.dropped.load(Ordering::Relaxed), 3, "two files and the root");
 }
 
-/// A release takes as long as an OST is away to which the client has to write.
+/// A release takes as long as an OST is away that requests wait for.
 #[test]
 fn a_client_that_still_drops_its_caches_answers_each_repeated_revocation() {
     struct Slow {
