@@ -27,9 +27,9 @@ use crate::osts::{OstSet, Osts};
 use crate::placement::{Placement, put_default};
 use crate::quota::Quotas;
 use crate::quota::master::QuotaMaster;
-use crate::records::{Records, read_record, store_path};
+use crate::records::{Records, read_record, read_runs, store_path};
 use crate::recovery::{Expected, Recovery};
-use crate::replay::{Replayer, Replays, Runs};
+use crate::replay::{LACKING, Replayer, Replays, Runs};
 use crate::scrub::Scrub;
 use crate::sessions::Sessions;
 use crate::signal::StopSignal;
@@ -144,11 +144,10 @@ fn begin_run(store: &MetaStore, record: &mut MdtRecord) -> Result<RunBegun, MdsE
     record.boot_count += 1;
     let was_clean = std::mem::take(&mut record.clean);
     let inodes = record.inodes.take().filter(|_| was_clean);
-    let earlier =
-        store.get(META, RUNS_KEY, |value| value.and_then(|value| RunsRecord::decode(value).ok()))?;
-    let mut earlier = earlier.unwrap_or_default();
-    let (runs, first) =
-        Runs::begin(&mut earlier, was_clean, store.last_transno(), nacre_env::own_process().boot);
+    let boot_id = nacre_env::own_process().boot;
+    let unknown = || RunsRecord { boot_id: if was_clean { boot_id } else { LACKING }, newest: Vec::new() };
+    let mut earlier = read_runs(store)?.unwrap_or_else(unknown);
+    let (runs, first) = Runs::begin(&mut earlier, was_clean, store.last_transno(), boot_id);
     if !was_clean {
         record.next_sequence += SEQUENCES_SKIPPED;
     }
@@ -306,8 +305,9 @@ impl Mds {
         let orphans = keys_of(&store, ORPHANS)?.iter().map(Fid::from_key).collect();
         let mdlocks = inode_locks(config, known.clone());
         let locks = Arc::new(LockTable::new());
-        let transactions = Transactions::open(&store, &locks, index, boot_count, was_clean)?;
-        let osts = OstSet::new(index, store.clone(), config.qos, !was_clean && !known.is_empty())?;
+        let is_whole = was_clean && !runs.may_lack;
+        let transactions = Transactions::open(&store, &locks, index, boot_count, is_whole)?;
+        let osts = OstSet::new(index, store.clone(), config.qos, !is_whole && !known.is_empty())?;
         let moving = Arc::new(Moving::new());
         let quotas = Arc::new(Quotas::open(&store, index, was_clean)?);
         let dir_use = Arc::new(DirUse::new());

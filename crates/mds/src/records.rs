@@ -9,7 +9,7 @@ use crate::error::MdsError;
 use crate::moving::progress::Moving;
 use crate::shards::{named_in, place_of};
 use crate::tables::{
-    ACL_DEFAULT, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS, OrphanKind, XATTRS, dirent_key,
+    ACL_DEFAULT, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS, OrphanKind, RUNS_KEY, XATTRS, dirent_key,
     split_link_key, xattr_key,
 };
 use crate::tx::Tx;
@@ -17,7 +17,7 @@ use crate::undurable::{Needs, Undurable};
 use nacre_env::sync::Mutex;
 use nacre_layout::dir_layout::Home;
 use nacre_layout::user;
-use nacre_ondisk::{DirentRecord, InodeRecord, MdtRecord, XattrRecord};
+use nacre_ondisk::{DirentRecord, InodeRecord, MdtRecord, RunsRecord, XattrRecord};
 use nacre_store::{MetaError, MetaStore};
 use nacre_types::acl::Acl;
 use nacre_types::fid::SEQ_NORMAL;
@@ -46,6 +46,14 @@ pub(crate) fn read_record(store: &MetaStore, dir: &Path) -> Result<MdtRecord, Md
         Some(Err(source)) => Err(MdsError::Damaged { what: "MDT", source }),
         Some(Ok(record)) => Ok(record),
     }
+}
+
+/// Reads the record of earlier runs; `None` if there is none, or it is damaged.
+///
+/// # Errors
+/// If the store has failed.
+pub(crate) fn read_runs(store: &MetaStore) -> Result<Option<RunsRecord>, MetaError> {
+    store.get(META, RUNS_KEY, |value| value.and_then(|value| RunsRecord::decode(value).ok()))
 }
 
 /// What a name refers to.
@@ -392,6 +400,20 @@ impl Records {
         *own = next;
         self.hash_seed.store(seed, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Records that this run has all acknowledged changes: clients have replayed those that it lacked.
+    ///
+    /// # Errors
+    /// `EIO` if the store has failed.
+    pub fn record_whole(&self) -> StatusResult<()> {
+        let mut runs = read_runs(&self.store).map_err(|error| self.store_failed(&error))?.unwrap_or_default();
+        runs.boot_id = nacre_env::own_process().boot;
+        let mut tx = self.begin();
+        tx.batch().set_releasing(true);
+        tx.batch().put(META, RUNS_KEY, &runs.encode());
+        // A log that loses this record may have lost replayed changes as well.
+        self.store.commit(tx.batch()).map(drop).map_err(|error| self.store_failed(&error))
     }
 
     /// Records the clean end of the run, with the number of inodes if it is known, and closes the store.

@@ -25,12 +25,16 @@ use std::time::Duration;
 /// Interval at which a waiting replay checks for interrupts and for clients that were given up.
 const TICK: Duration = Duration::from_millis(100);
 
+/// Boot id of a record while clients may still replay what the run lacks.
+pub(crate) const LACKING: [u8; 16] = [0; 16];
+
 /// Runs of an MDT, from the store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Runs {
     /// Newest transactions found at the starts after which some may be lost, in ascending order.
     pub losses: Vec<TransNo>,
-    /// True if this run may lack acknowledged transactions: the host was booted since the last run.
+    /// True if this run may lack acknowledged transactions: the host was booted since the last run, or the last run
+    /// ended before clients had replayed what it lacked.
     pub may_lack: bool,
 }
 
@@ -43,8 +47,8 @@ impl Runs {
         newest: TransNo,
         boot_id: [u8; 16],
     ) -> (Runs, TransNo) {
-        let may_lack = !was_clean && record.boot_id != boot_id;
-        record.boot_id = boot_id;
+        let may_lack = record.boot_id == LACKING || (!was_clean && record.boot_id != boot_id);
+        record.boot_id = if may_lack { LACKING } else { boot_id };
         if !was_clean {
             let surplus = (record.newest.len() + 1).saturating_sub(RUNS_MAX);
             record.newest.drain(..surplus);
@@ -111,6 +115,8 @@ pub(crate) struct Replays {
     state: Mutex<State>,
     /// False while changes may be replayed, so that requests need no lock.
     are_over: AtomicBool,
+    /// True while the store says that this run lacks changes.
+    is_lack_recorded: AtomicBool,
     changed: Condvar,
     replayed: AtomicU64,
     refused: AtomicU64,
@@ -121,6 +127,7 @@ impl Replays {
     pub fn new(runs: Runs, clients: impl Iterator<Item = ClientUuid>) -> Replays {
         Replays {
             are_over: AtomicBool::new(!runs.may_lack),
+            is_lack_recorded: AtomicBool::new(runs.may_lack),
             runs,
             state: Mutex::new(State { entitled: clients.collect(), ..State::default() }),
             changed: Condvar::new(),
@@ -147,6 +154,12 @@ impl Replays {
     /// Returns true if this run began without changes that the last one had answered.
     pub fn may_lack(&self) -> bool {
         self.runs.may_lack
+    }
+
+    /// Returns true once: the caller records that this run lacks nothing any more, as the next one would wait for
+    /// clients otherwise.
+    pub fn take_lack(&self) -> bool {
+        self.is_lack_recorded.swap(false, Ordering::AcqRel)
     }
 
     /// Returns true if this run began with a gap in which a transaction of this number is lost.

@@ -446,6 +446,11 @@ impl Sessions {
             self.leaves.flocks.end_recovery();
         }
         if !self.leaves.replays.are_pending(false) {
+            if self.leaves.replays.take_lack()
+                && let Err(status) = self.leaves.records.record_whole()
+            {
+                log::warn!("MDT{:04x}: the next start waits for clients: {status}", self.leaves.index);
+            }
             self.leaves.osts.end_replay();
         }
     }

@@ -91,7 +91,8 @@ pub const RUNS_MAX: usize = 64;
 /// Earlier runs of an MDT, from which clients learn what it has lost.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RunsRecord {
-    /// Boot id of the host of the last run.
+    /// Boot id of the host of the last run; zeros if it is unknown, or if clients had not replayed all that this run
+    /// lacked.
     pub boot_id: [u8; 16],
     /// Newest transactions found at the last starts that followed no orderly shutdown, in ascending order; at most
     /// [`RUNS_MAX`].

@@ -92,7 +92,7 @@ fn only_clients_of_the_last_run_replay_and_only_until_they_say_that_they_have() 
 
 #[test]
 fn no_transaction_number_is_used_again_after_a_run_that_may_have_lost_some() {
-    let mut record = RunsRecord::default();
+    let mut record = RunsRecord { boot_id: [1; 16], ..RunsRecord::default() };
     let (runs, first) = Runs::begin(&mut record, true, TransNo(10), [1; 16]);
     assert_eq!((runs.losses.len(), first, runs.may_lack), (0, TransNo(11), false));
     let (runs, first) = Runs::begin(&mut record, false, TransNo(20), [1; 16]);
@@ -104,4 +104,19 @@ fn no_transaction_number_is_used_again_after_a_run_that_may_have_lost_some() {
     }
     assert_eq!(record.newest.len(), RUNS_MAX);
     assert_eq!(RunsRecord::decode(&record.encode()), Ok(record));
+}
+
+#[test]
+fn a_run_lacks_what_the_last_one_lacked_to_its_end_however_that_ended() {
+    let boot = [2; 16];
+    let mut record = RunsRecord { boot_id: [1; 16], ..RunsRecord::default() };
+    for was_clean in [false, false, true] {
+        let (runs, _) = Runs::begin(&mut record, was_clean, TransNo(10), boot);
+        assert!(runs.may_lack, "no client has replayed anything");
+        let replays = Replays::new(runs, [A].into_iter());
+        assert!(replays.are_pending(true) && replays.take_lack() && !replays.take_lack());
+    }
+    record.boot_id = boot;
+    let (runs, _) = Runs::begin(&mut record, false, TransNo(20), boot);
+    assert!(!runs.may_lack && !Replays::new(runs, [A].into_iter()).take_lack());
 }
