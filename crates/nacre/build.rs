@@ -1,6 +1,7 @@
 //! Links the program at one fixed address in all its processes
 //! (docs/decisions/0012-one-address-for-the-program.md): processes that share a CPU also share the state of
-//! the branch predictor, which is indexed by address.
+//! the branch predictor, which is indexed by address. With musl, `-C relocation-model=static` does that: `-no-pie` alone
+//! would be linked with the start code of a program that relocates itself, which crashes.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
