@@ -34,6 +34,15 @@ pub struct Sizes {
     guesses: AtomicU64,
 }
 
+/// A read whose size and data are known.
+pub(crate) struct Read<'a> {
+    /// Lock that excludes other clients.
+    pub lock: IoLock,
+    /// True if the file ends before the read does.
+    pub ends_early: bool,
+    pub data: &'a [u8],
+}
+
 impl Sizes {
     pub(crate) fn new(base: &Base, write_back: Arc<WriteBack>, locks: Arc<DataLocks>) -> Arc<Sizes> {
         Arc::new(Sizes {
@@ -135,6 +144,21 @@ impl Sizes {
             }
         }
         Ok(size)
+    }
+
+    /// Returns true if size and data of a read under `cover` may be of several moments, as another client truncated the
+    /// file meanwhile: sizes of several objects are requested one by one, and locks of servers last for one request.
+    pub(crate) fn is_of_several_moments(&self, file: &FileState, layout: &Layout, read: Read<'_>) -> bool {
+        match read.lock {
+            IoLock::Held => read.ends_early && layout.objects().nth(1).is_some() && !self.is_exact(file),
+            // An object that was cut reads as zeros from its end on.
+            IoLock::Server => read.ends_early || read.data.last() == Some(&0),
+            IoLock::Lease | IoLock::Replay(_) => false,
+        }
+    }
+
+    fn is_exact(&self, file: &FileState) -> bool {
+        file.lock().size.is_exact(file.lock_era.load(Ordering::Acquire))
     }
 
     /// Requests the size from the objects and records it.

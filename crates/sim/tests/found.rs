@@ -445,3 +445,26 @@ fn truncations_by_two_clients_leave_one_size() {
     ];
     is_right(shape, &[one.to_vec(), other.to_vec(), third.to_vec()]);
 }
+
+/// Killed before the clients had replayed what its host's power cut had taken, the MDT served the next run without it.
+#[test]
+fn an_mdt_that_is_killed_during_the_recovery_from_a_power_cut_still_awaits_what_it_has_lost() {
+    let shape = Shape { mdts: 1, osts: 1, clients: 2 };
+    let later = vec![Operation::Sleep { ms: 300 }, Operation::Stat { path: path(0) }];
+    let fault = |at, lasts, fault| Timed {
+        at: Duration::from_millis(at),
+        lasts: Duration::from_millis(lasts),
+        fault,
+    };
+    let mdt = Node::Mdt(0);
+    let faults = [fault(105, 20, Fault::Power(mdt)), fault(127, 300, Fault::Kill(mdt))];
+    is_right_with(shape, &[vec![open(1, 0, false)], later], &faults);
+}
+
+/// Reads took the sizes of two objects from before and after a truncation, or the size from before and the data from
+/// after it: they ended too early, or had zeros that were never in the file. The programs of seed 113660 show both.
+#[test]
+fn a_read_has_size_and_data_of_one_moment_while_another_client_truncates() {
+    let Plan { shape, programs, .. } = Plan::of_seed(113_660, Sizes::default());
+    is_right(shape, &programs);
+}

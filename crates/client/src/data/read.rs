@@ -7,6 +7,7 @@ use crate::file::group::Who;
 use crate::file::ranges::Use;
 use crate::file::{FileInner, OpenFile, now};
 use crate::objects::transfer::ReadHow;
+use crate::sizes::Read;
 use crate::validity::Validity;
 use nacre_layout::{Layout, object_ranges};
 use nacre_lock::Mode;
@@ -23,6 +24,8 @@ const SEQUENTIAL_SLACK: u64 = 2 << 20;
 const SEQUENTIAL_FROM: u64 = 256 << 10;
 /// How often a read is repeated because its locks were lost meanwhile.
 const ATTEMPTS: usize = 8;
+/// How often a read is made while the size of the file changes: one that finds a file growing all the time ends.
+const SIZES: usize = 4;
 
 /// The origin of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,7 +140,7 @@ impl Data {
         let for_pages = who == Who::Pages;
         let file = &*open.file;
         let end = offset.saturating_add(buffer.len() as u64);
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             // Each attempt waits for locks, and so begins a request of its own.
             let fill = for_pages.then(|| Fill::begin(file, offset..end, Pages::Touched));
             let urgent = fill.as_ref().is_some_and(|fill| fill.urgent);
@@ -173,11 +176,19 @@ impl Data {
                 continue;
             }
             let known = Known { size, lock: cover.io, has_range: range.is_some() };
-            let len = self.read_known(open, Some(layout), known, offset, buffer);
+            let len = self.read_known(open, Some(layout.clone()), known, offset, buffer);
             if !cover.is_valid() && !urgent {
                 continue;
             }
             let len = len?;
+            let read = Read { lock: cover.io, ends_early: size < end, data: &buffer[..len] };
+            if attempt + 1 < SIZES
+                && !urgent
+                && self.sizes.is_of_several_moments(file, &layout, read)
+                && self.sizes.size_under(file, &layout, &cover, end)? != size
+            {
+                continue;
+            }
             match range {
                 Some(range) => range.finish(|inner| self.note_read(open, inner, len)),
                 None => self.note_read(open, &mut file.lock(), len),
