@@ -468,3 +468,17 @@ fn a_read_has_size_and_data_of_one_moment_while_another_client_truncates() {
     let Plan { shape, programs, .. } = Plan::of_seed(113_660, Sizes::default());
     is_right(shape, &programs);
 }
+
+/// A client replayed its lock before another one had replayed the creation of the file: the lock was refused.
+#[test]
+fn file_locks_are_kept_on_files_that_another_client_has_yet_to_replay() {
+    let shape = Shape { mdts: 1, osts: 1, clients: 3 };
+    let lock =
+        |slot| Operation::Lock { slot, region: Region::Parts(0, 2), mode: LockMode::Write, wait: true };
+    let first = vec![open(1, 1, false), Operation::List { path: Path(Vec::new()) }, lock(1)];
+    let second =
+        vec![open(0, 1, false), lock(0), Operation::Sleep { ms: 300 }, Operation::Unlink { path: path(2) }];
+    let lasts = Duration::from_millis(300);
+    let power = Timed { at: Duration::from_millis(73), lasts, fault: Fault::Power(Node::Mdt(0)) };
+    is_right_with(shape, &[first, second, Vec::new()], &[power]);
+}

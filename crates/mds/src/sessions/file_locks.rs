@@ -43,8 +43,11 @@ impl Sessions {
         fid: &Fid,
         locks: &[ProcessLock],
     ) -> StatusResult<MdsAnswer> {
-        self.check_lockable(fid)?;
         let may_restore = self.leaves.mdlocks.awaits(&caller.client);
+        // Another client may be about to replay the creation of the file.
+        if !may_restore || !self.leaves.replays.may_lack() {
+            self.check_lockable(fid)?;
+        }
         let refused = self.leaves.flocks.replay(fid, caller.client, locks, may_restore);
         Ok(self.core.commits.answer(MdsReply::RefusedLocks(refused)))
     }
