@@ -40,6 +40,7 @@ pub(crate) struct Read<'a> {
     pub lock: IoLock,
     /// True if the file ends before the read does.
     pub ends_early: bool,
+    /// Bytes read.
     pub data: &'a [u8],
 }
 
@@ -146,8 +147,8 @@ impl Sizes {
         Ok(size)
     }
 
-    /// Returns true if size and data of a read under `cover` may be of several moments, as another client truncated the
-    /// file meanwhile: sizes of several objects are requested one by one, and locks of servers last for one request.
+    /// Returns true if size and data of a read may be of several moments, as another client truncated the file
+    /// meanwhile: each object reports its size at a moment of its own, and locks of servers last for one request.
     pub(crate) fn is_of_several_moments(&self, file: &FileState, layout: &Layout, read: Read<'_>) -> bool {
         match read.lock {
             IoLock::Held => read.ends_early && layout.objects().nth(1).is_some() && !self.is_exact(file),
