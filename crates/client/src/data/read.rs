@@ -79,7 +79,7 @@ impl Data {
         if let Some(frozen) = open.file.frozen_by(open) {
             let lock = self.locks.server_lock(&open.file);
             let known = Known { size: frozen.seen.size, lock, has_range: false };
-            return self.read_known(open, frozen.layout, known, offset, buffer);
+            return self.read_known(open, frozen.layout.as_ref(), known, offset, buffer);
         }
         let is_large = !for_pages && self.tunables.is_large_read(buffer.len() as u64);
         if !is_large && open.data.is_none() && !open.file.is_in_windows(offset, buffer.len() as u64) {
@@ -126,7 +126,7 @@ impl Data {
         }
         let len = self.read_known(
             open,
-            layout,
+            layout.as_ref(),
             Known { size, lock: IoLock::Lease, has_range: true },
             offset,
             buffer,
@@ -176,7 +176,7 @@ impl Data {
                 continue;
             }
             let known = Known { size, lock: cover.io, has_range: range.is_some() };
-            let len = self.read_known(open, Some(layout.clone()), known, offset, buffer);
+            let len = self.read_known(open, Some(&layout), known, offset, buffer);
             if !cover.is_valid() && !urgent {
                 continue;
             }
@@ -208,7 +208,7 @@ impl Data {
     fn read_known(
         &self,
         open: &OpenFile,
-        layout: Option<Arc<Layout>>,
+        layout: Option<&Arc<Layout>>,
         Known { size, lock, has_range }: Known,
         offset: u64,
         buffer: &mut [u8],
@@ -226,16 +226,16 @@ impl Data {
                 {
                     return Ok(len);
                 }
-                if has_range && open.file.dirty.read(&layout, offset, buffer) {
+                if has_range && open.file.dirty.read(layout, offset, buffer) {
                     return Ok(len);
                 }
                 self.write_back.settle(&open.file, offset, offset + len as u64)?;
-                let done = self.read_ahead.take_ahead(open, &layout, offset, buffer)?;
+                let done = self.read_ahead.take_ahead(open, layout, offset, buffer)?;
                 if done < len {
                     let hint = self.read_ahead_hint(open, offset, len as u64);
                     let rest = &mut buffer[done..];
                     let how = ReadHow { ahead: hint, lock };
-                    self.objects.read_layout(&layout, offset + done as u64, rest, how)?;
+                    self.objects.read_layout(layout, offset + done as u64, rest, how)?;
                 }
             }
             _ => buffer.fill(0),
