@@ -5,7 +5,8 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux") {
+    let is = |key: &str, value: &str| std::env::var(key).is_ok_and(|found| found == value);
+    if is("CARGO_CFG_TARGET_OS", "linux") && !is("CARGO_CFG_TARGET_ENV", "musl") {
         // The code stays as position-independent as its libraries are; only its address is fixed.
         println!("cargo::rustc-link-arg-bins=-no-pie");
     }
