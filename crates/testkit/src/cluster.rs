@@ -439,11 +439,27 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// If there is none.
+    /// If there is none, or more than one, as with several mounts: [`Cluster::pid_of_mount`].
     pub fn pid(&self, role: &str) -> u32 {
-        let processes = self.processes();
-        let found = processes.iter().find(|(name, _)| name == role);
-        found.unwrap_or_else(|| panic!("no {role} runs: {processes:?}")).1
+        // A program that the process starts looks like the process itself until it runs exec.
+        wait::until(LIMIT, &format!("one process is {role}"), || {
+            let mut processes = self.processes().into_iter().filter(|(name, _)| name == role);
+            let found = processes.next();
+            assert!(found.is_some(), "no {role} runs");
+            found.filter(|_| processes.next().is_none()).map(|(_, pid)| pid)
+        })
+    }
+
+    /// Returns the process id of the mount at this path. Numbers do not tell which mount is the older one.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn pid_of_mount(&self, point: &Path) -> u32 {
+        let words_of = ["--mount", crate::text(point)];
+        let is_it = |words: &[String]| words.windows(2).any(|pair| pair == words_of);
+        let found = self.run.processes().into_iter().find(|(_, words)| is_it(words));
+        found.unwrap_or_else(|| panic!("no process serves {}", point.display())).0
     }
 
     /// Kills the process of this role, as a crash would, and waits until it has ended.

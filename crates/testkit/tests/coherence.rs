@@ -626,7 +626,7 @@ fn a_stopped_mount_holds_changes_up_for_a_while_and_then_knows_nothing_old() {
         assert!(metadata.len() == 7 && !first.join("g").exists());
         (asked(&cluster) == before).then_some(())
     });
-    let stopped = Stopped::begin(&cluster, cluster.pid("mount"));
+    let stopped = Stopped::begin(&cluster, cluster.pid_of_mount(cluster.mount()));
     let began = Instant::now();
     fs::set_permissions(second.join("f"), fs::Permissions::from_mode(0o600)).expect("chmod");
     fs::rename(second.join("f"), second.join("g")).expect("rename");

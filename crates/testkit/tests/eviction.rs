@@ -112,7 +112,7 @@ fn a_mount_that_is_evicted_while_it_moves_a_file_changes_nothing_of_it_afterward
                 cluster.lctl(&["get_param", "-n", &format!("{target}.hold_request")]).success().stdout;
             shown.starts_with("held").then_some(())
         });
-        let stopped = Stopped::begin(&cluster, cluster.pid("mount"));
+        let stopped = Stopped::begin(&cluster, cluster.pid_of_mount(cluster.mount()));
         set(&cluster, format!("{target}.hold_request=none"));
         let began = Instant::now();
         fs::write(&there, "anew").expect("others go on");
