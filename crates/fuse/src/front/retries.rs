@@ -189,21 +189,21 @@ impl Retries {
         self.end_all(before);
     }
 
-    /// Notes the outcome of a request: after a lookup, the one about the file follows.
+    /// Notes the outcome of a request: after a lookup that succeeds, the one about the file follows.
     pub(super) fn ended(&self, request: &Request<'_>, outcome: &StatusResult<()>) {
         let is_stale = *outcome == Err(Status::ESTALE);
         if !is_stale && self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let is_of_program = request.pid != 0 && !matches!(request.op, Operation::Lookup { .. });
+        let is_lookup = matches!(request.op, Operation::Lookup { .. });
         let mut ended = Vec::new();
         {
             let mut threads = self.threads.lock();
-            if is_of_program {
+            if !is_lookup {
                 ended.extend(threads.remove(&request.pid));
-                if is_stale && threads.len() < THREADS_MAX {
-                    threads.insert(request.pid, Retry::new());
-                }
+            }
+            if is_stale && request.pid != 0 && threads.len() < THREADS_MAX {
+                threads.entry(request.pid).or_insert_with(Retry::new);
             }
             ended.extend(
                 threads.extract_if(|_, retry| retry.since.elapsed() > FORGOTTEN).map(|(_, retry)| retry),

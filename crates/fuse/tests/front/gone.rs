@@ -21,7 +21,9 @@ impl<F: Fn(&MdsRequest<'_>) + Send + Sync> MdsEndpoint for Late<F> {
         (self.before)(request);
         match self.mdt.call(cred, request) {
             // As for a name in a directory that moved to another MDT.
-            Err(Status::ENOENT) if matches!(request, MdsRequest::Unlink { .. }) => Err(Status::ESTALE),
+            Err(Status::ENOENT) if is_lookup(request) || matches!(request, MdsRequest::Unlink { .. }) => {
+                Err(Status::ESTALE)
+            }
             outcome => outcome,
         }
     }
@@ -37,6 +39,13 @@ impl<F: Fn(&MdsRequest<'_>) + Send + Sync> MdsEndpoint for Late<F> {
     fn is_local(&self) -> bool {
         self.mdt.is_local()
     }
+}
+
+fn is_lookup(request: &MdsRequest<'_>) -> bool {
+    matches!(
+        request,
+        MdsRequest::Lookup { name: b"file", .. } | MdsRequest::Intent { name: Some(b"file"), .. }
+    )
 }
 
 /// Mounts through such a way.
@@ -135,5 +144,31 @@ fn a_name_is_removed_although_its_directory_becomes_another_one_again_and_again(
         fs::remove_file(mount.path("above/dir/file")).expect("the name exists throughout");
         assert_eq!(removals.load(Ordering::Relaxed), 6);
         assert!(!other.path("above/dir/file").exists());
+    });
+}
+
+#[test]
+fn a_name_is_removed_although_its_directory_becomes_another_one_before_the_lookup_and_again_afterwards() {
+    on_servers(1, |servers| {
+        let other = servers.mount();
+        let dir = other.path("dir");
+        make(&dir);
+        let count: Arc<AtomicU32> = Arc::default();
+        let requests = count.clone();
+        let mount = mount(&servers, move |request| {
+            let number = count.load(Ordering::Relaxed);
+            let is_late = match request {
+                MdsRequest::Unlink { .. } => (1..4).contains(&number),
+                request => is_lookup(request) && number == 0,
+            };
+            if is_late {
+                count.fetch_add(1, Ordering::Relaxed);
+                fs::remove_dir_all(&dir).expect("removed");
+                make(&dir);
+            }
+        });
+        fs::remove_file(mount.path("dir/file")).expect("the name exists throughout");
+        assert_eq!(requests.load(Ordering::Relaxed), 4);
+        assert!(!other.path("dir/file").exists());
     });
 }
