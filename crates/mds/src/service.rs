@@ -63,6 +63,10 @@ impl MdsService for Mds {
         request: &MdsRequest<'_>,
         slot: &ReplySlot,
     ) -> Option<StatusResult<MdsAnswer>> {
+        // Another MDT may yet return the transaction with the answer.
+        if let Err(status) = self.await_replay(request) {
+            return Some(Err(status));
+        }
         let mut answer = self.find_stored_answer(slot)?;
         // Capabilities are not part of the stored answer.
         self.capabilities.add_to(export, request, &mut answer);
@@ -108,12 +112,7 @@ impl Mds {
         }
         self.leaves.clients.check(&export.client)?;
         self.sessions.note_request(&export.client, request);
-        if !is_of_recovery(request) && !matches!(request, MdsRequest::RecoveryDone) {
-            self.replayer.await_all()?;
-            if request.is_modifying() {
-                self.replayer.await_reopened()?;
-            }
-        }
+        self.await_replay(request)?;
         if let MdsRequest::Replay { changes } = request {
             return self.replay(export, changes);
         }
@@ -123,6 +122,19 @@ impl Mds {
                 self.serve(export, call, request, Some(&standing))
             }),
         }
+    }
+
+    /// Waits with a request, unless it is part of a recovery, until lost changes are replayed; with one that modifies
+    /// something, also until handles are open again.
+    fn await_replay(&self, request: &MdsRequest<'_>) -> StatusResult<()> {
+        if is_of_recovery(request) || matches!(request, MdsRequest::RecoveryDone) {
+            return Ok(());
+        }
+        self.replayer.await_all()?;
+        if request.is_modifying() {
+            self.replayer.await_reopened()?;
+        }
+        Ok(())
     }
 
     /// Returns the stored answer of an earlier run, after reopening the handle that its request opened.

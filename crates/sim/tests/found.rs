@@ -482,3 +482,16 @@ fn file_locks_are_kept_on_files_that_another_client_has_yet_to_replay() {
     let power = Timed { at: Duration::from_millis(73), lasts, fault: Fault::Power(Node::Mdt(0)) };
     is_right_with(shape, &[first, second, Vec::new()], &[power]);
 }
+
+/// The transaction was on the other MDT alone. The resend was compared with the stored answers before that MDT returned
+/// it, and was executed again: `mkdir` failed with `EEXIST`.
+#[test]
+fn a_directory_on_another_mdt_is_made_once_although_its_name_was_lost_with_the_power() {
+    let shape = Shape { mdts: 2, osts: 1, clients: 1 };
+    let made =
+        vec![Operation::Mkdir { path: path(0), place: Place::Mdt(1) }, Operation::List { path: path(0) }];
+    for at in (700..1200).step_by(100).map(Duration::from_micros) {
+        let lasts = Duration::from_millis(20);
+        is_right_with(shape, &[made.clone()], &[Timed { at, lasts, fault: Fault::Power(Node::Mdt(0)) }]);
+    }
+}
