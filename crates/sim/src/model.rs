@@ -96,6 +96,8 @@ impl Rules {
             Status::ENOENT if self.evictions && (is_of_data || matches!(event.call, Call::Lock { .. })) => {
                 Excuse::Partial
             }
+            // The file was removed, or moved to another MDT, after that MDT had its new size.
+            Status::ESTALE if matches!(event.call, Call::Truncate { .. }) => Excuse::Partial,
             Status::ESTALE if self.evictions || self.mdt_power => Excuse::Partial,
             Status::ENOSPC if self.full && is_of_data => Excuse::Partial,
             _ => Excuse::None,

@@ -332,12 +332,18 @@ impl Program {
     }
 
     fn truncate(&self, path: &Path, size: u64) -> Result<()> {
-        let (fid, false) = self.find(path)? else { return Err(Status::EISDIR) };
         let set = SetAttr { valid: SetAttrValid::SIZE, size, ..SetAttr::default() };
-        let reply = self.call(Call::Truncate { fid, size }, |client| {
-            client.names.setattr(&root(), fid, set).map(|_| Reply::Done)
-        });
-        reply.map(drop)
+        let truncate = || {
+            let (fid, false) = self.find(path)? else { return Err(Status::EISDIR) };
+            self.call(Call::Truncate { fid, size }, |client| {
+                client.names.setattr(&root(), fid, set).map(|_| Reply::Done)
+            })
+        };
+        match truncate() {
+            // As the kernel does.
+            Err(Status::ESTALE) => truncate().map(drop),
+            reply => reply.map(drop),
+        }
     }
 
     /// Returns attributes.

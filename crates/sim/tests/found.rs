@@ -495,3 +495,11 @@ fn a_directory_on_another_mdt_is_made_once_although_its_name_was_lost_with_the_p
         is_right_with(shape, &[made.clone()], &[Timed { at, lasts, fault: Fault::Power(Node::Mdt(0)) }]);
     }
 }
+
+/// The MDT had the new size when the file moved; the client took the file for removed, and its objects kept the old size.
+/// The programs of seed 122263 show it.
+#[test]
+fn a_truncation_of_a_file_that_moves_to_another_mdt_is_not_lost() {
+    let Plan { shape, programs, .. } = Plan::of_seed(122_263, Sizes::default());
+    is_right(shape, &programs);
+}

@@ -7,6 +7,7 @@ use crate::file::group::Who;
 use crate::file::options::WriteOptions;
 use crate::file::ranges::Use;
 use crate::file::{FileState, KnownSize, ModifyTime, OpenFile, now};
+use crate::inodes::inode_gone;
 use crate::objects::placed;
 use nacre_layout::{Component, Layout, StripeObject, object_ranges, object_sizes};
 use nacre_types::limits::FILE_SIZE_MAX;
@@ -25,7 +26,8 @@ const COPY_MAX: u64 = 64 << 20;
 impl Data {
     /// Sets the size (and any other attributes in `set`). The MDT records it first and answers "ask the
     /// objects" from then on; when the objects are truncated the new size is reported to the MDT. A crash in
-    /// between leaves a part of the change, never old bytes behind the new end.
+    /// between leaves a part of the change, never old bytes behind the new end; so does `ESTALE`, if the file has
+    /// been removed or moved meanwhile.
     pub(crate) fn truncate(
         &self,
         caller: &Caller,
@@ -51,11 +53,9 @@ impl Data {
         let answer = self.requests.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;
         let lease = answer.lease;
         let mut attr = answer.attr()?;
-        // Another client may have removed the file since: the MDT had its new size before.
-        let is_removed = match self.resize_objects(file, size) {
-            Err(failure) if failure.status() == Status::ENOENT => true,
-            resized => resized.map(|()| false)?,
-        };
+        // Another client may have removed the file since, or moved it to another MDT: the kernel looks its name up once
+        // more.
+        self.resize_objects(file, size).map_err(inode_gone)?;
         range.finish(|inner| {
             inner.learn(&attr, lease, false);
             inner.on_truncated(size, lease, true);
@@ -70,10 +70,10 @@ impl Data {
             let inner = file.lock();
             (inner.users.writers, inner.layout.as_ref().is_some_and(|layout| layout.has_objects()))
         };
-        if writers == 0 && has_objects && !is_removed {
+        if writers == 0 && has_objects {
             match self.tell_size(caller, file, size) {
                 Ok(told) => attr = told,
-                // The file was removed after it was truncated.
+                // The file was removed, or moved, after it was truncated.
                 Err(failure) if failure.status() == Status::ENOENT => {}
                 Err(failure) => return Err(failure),
             }

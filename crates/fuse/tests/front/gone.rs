@@ -5,7 +5,9 @@ use nacre_fuse::front::FrontOptions;
 use nacre_rpc::MdsEndpoint;
 use nacre_types::{Cred, Status, StatusResult};
 use nacre_wire::mds::{MdsAnswer, MdsRequest, OpenFlags};
+use std::ffi::CString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -170,5 +172,38 @@ fn a_name_is_removed_although_its_directory_becomes_another_one_before_the_looku
         fs::remove_file(mount.path("dir/file")).expect("the name exists throughout");
         assert_eq!(requests.load(Ordering::Relaxed), 4);
         assert!(!other.path("dir/file").exists());
+    });
+}
+
+#[test]
+fn a_truncation_whose_file_goes_while_it_is_under_way_applies_to_the_file_that_has_the_name() {
+    on_servers(1, |servers| {
+        let other = servers.mount();
+        let file = other.path("file");
+        fs::write(&file, "old").expect("written");
+        fs::write(spare(&file, 0), "new").expect("written");
+        all_are_closed(&servers);
+        let count: Arc<AtomicU32> = Arc::default();
+        let sizes = count.clone();
+        let mount = mount(&servers, move |request| {
+            let is_of_layout =
+                matches!(request, MdsRequest::LayoutAccess { .. } | MdsRequest::LayoutIntent { .. });
+            match count.load(Ordering::Relaxed) {
+                0 if matches!(request, MdsRequest::SetAttr { .. }) => count.store(1, Ordering::Relaxed),
+                1 if is_of_layout => {
+                    count.store(2, Ordering::Relaxed);
+                    fs::remove_file(&file).expect("removed");
+                    fs::rename(spare(&file, 0), &file).expect("renamed");
+                }
+                _ => {}
+            }
+        });
+        let path = CString::new(mount.path("file").as_os_str().as_bytes()).expect("no zeros");
+        // SAFETY: the path ends with a zero. truncate(2) opens nothing, unlike `File::set_len`.
+        let truncated = unsafe { libc::truncate(path.as_ptr(), 200_000) };
+        assert_eq!(truncated, 0, "{}", std::io::Error::last_os_error());
+        assert_eq!(sizes.load(Ordering::Relaxed), 2);
+        let found = fs::read(mount.path("file")).expect("read");
+        assert!(found.len() == 200_000 && found.starts_with(b"new"), "{}", found.len());
     });
 }
