@@ -169,6 +169,11 @@ impl Moves {
 
     /// Does one step of every change under way here. Failed steps are retried.
     pub fn move_once(&self) -> Pace {
+        // Names that clients have yet to replay belong where they were.
+        let (replays, is_recovering) = (&self.leaves.replays, || self.leaves.mdlocks.is_recovering());
+        if !replays.are_over() && replays.are_pending(is_recovering()) {
+            return Pace::Waiting;
+        }
         self.split_grown();
         let mut changing = Vec::new();
         let scanned = self.leaves.store.scan(MOVES, &[], Bound::Unbounded, &mut |key, _| {
