@@ -67,7 +67,15 @@ impl OpenFiles {
     ) -> StatusResult<MdsAnswer> {
         let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
         self.may_open(caller, handle)?;
-        let record = self.leaves.records.inode(fid)?;
+        let Some(record) = self.leaves.records.find_inode(fid)? else {
+            let is_reopening = || self.leaves.recovery.is_reopening(|client| *client == caller.client);
+            if !flags.contains(OpenFlags::REPLAY) || !self.leaves.replays.may_lack() || !is_reopening() {
+                return Err(Status::ENOENT);
+            }
+            // Another client may be about to replay the creation of the file.
+            self.note_open(caller, *fid, handle, flags, false);
+            return Ok(self.core.commits.answer(MdsReply::Done));
+        };
         match record.attr.kind() {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Status::EISDIR),
