@@ -133,8 +133,8 @@ impl Replays {
                 let refused = if !changes.is_lacking() || !awaited.contains(&client) {
                     Some(Status::EPERM)
                 } else if !order.heads.advance(&ticket, number) {
-                    // The client has connected again and sent it once more.
-                    Some(Status::EVICTED)
+                    // The client has sent it again on another connection, and remains a client.
+                    Some(Status::EINTR)
                 } else {
                     may_wait(export, is_stopping).err()
                 };

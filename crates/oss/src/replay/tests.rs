@@ -211,3 +211,27 @@ fn an_object_that_was_destroyed_is_not_made_again() {
     assert_eq!(run.read(0, 1), b"");
     assert!(!disk.store.exists(object(1)).expect("looked up"));
 }
+
+#[test]
+fn a_change_that_its_client_sends_again_on_another_connection_is_replayed_and_the_client_remains() {
+    let disk = disk();
+    let run = disk.run(2);
+    let number = run.write(0, 1, b"aaaa").0;
+    run.write(1, 2, b"bbbb");
+    drop(run);
+    disk.boot();
+    let run = disk.run(2);
+    nacre_env::thread::scope(|scope| {
+        let first = scope.spawn(|| run.replay(0, 1, number, b"aaaa"));
+        while !run.server.replays.order.lock().heads.is_complete(&[run.clients[0].client]) {
+            nacre_env::thread::yield_now();
+        }
+        let second = scope.spawn(|| run.replay(0, 1, number, b"aaaa"));
+        // `EVICTED` would drop the client.
+        assert_eq!(first.join().expect("ended"), Err(Status::EINTR));
+        run.end_replay(1);
+        assert_eq!(second.join().expect("replayed"), WRITTEN);
+    });
+    run.end_replay(0);
+    assert_eq!(run.read(0, 1), b"aaaa");
+}
