@@ -213,8 +213,8 @@ impl Inodes {
         Ok(Found { node, attr, public, keep })
     }
 
-    /// As [`Inodes::found`], for an inode that a request has just created. Another client may have removed it
-    /// since, which does not make the create fail: then the attributes are those of the reply.
+    /// As [`Inodes::found`], for an inode that a request has just created or given a name. Another client may have
+    /// removed or moved it since, which does not make the request fail: then the attributes are those of the reply.
     pub(crate) fn made(&self, attr: Attr, lease: u64, public: bool) -> FailureResult<Found> {
         match self.found(attr, lease, public) {
             Err(failure) if matches!(failure.status(), Status::ENOENT | Status::ESTALE) => {

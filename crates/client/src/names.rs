@@ -294,7 +294,7 @@ impl Names {
                     answer => answer?,
                 };
                 let lease = answer.lease;
-                let mut found = self.inodes.found(answer.attr()?, lease, self.inodes.is_public(parent))?;
+                let mut found = self.inodes.made(answer.attr()?, lease, self.inodes.is_public(parent))?;
                 found.keep.name |= found.public && watch.still();
                 Ok(found)
             })
