@@ -503,3 +503,35 @@ fn a_truncation_of_a_file_that_moves_to_another_mdt_is_not_lost() {
     let Plan { shape, programs, .. } = Plan::of_seed(122_263, Sizes::default());
     is_right(shape, &programs);
 }
+
+/// Checks the programs and faults of a seed.
+fn are_right(seed: u64) {
+    let Plan { shape, programs, faults, .. } = Plan::of_seed(seed, Sizes::default());
+    is_right_with(shape, &programs, &faults);
+}
+
+/// After a power cut the MDT moved the names of a directory on, before a client had replayed the creation of one: the
+/// replay was refused, and the name was lost.
+#[test]
+fn names_that_clients_have_yet_to_replay_are_stored_before_their_directory_moves_on() {
+    are_right(106_467);
+}
+
+/// A handle was opened again before another client had replayed the creation of the file, and with it its removal.
+#[test]
+fn a_handle_is_opened_again_although_another_client_has_yet_to_replay_the_creation_of_its_file() {
+    are_right(132_681);
+}
+
+/// The client connected twice during the recovery of an OST, and replayed its writes twice. The first attempt counted as
+/// one of a client that was evicted: the writes were lost.
+#[test]
+fn a_client_that_connects_again_while_it_replays_writes_to_an_ost_loses_none() {
+    are_right(138_598);
+}
+
+/// The link was made when the file moved; the client asked for its attributes, and `link` failed.
+#[test]
+fn a_link_to_a_file_that_moves_right_afterwards_succeeds() {
+    are_right(152_988);
+}
