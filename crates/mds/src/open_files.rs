@@ -268,7 +268,7 @@ impl OpenFiles {
             return Ok(self.core.commits.answer(MdsReply::Done));
         };
         let mut tx = self.leaves.records.begin();
-        if closed.last && record.attr.flags.contains(AttrFlags::ORPHAN) {
+        if closed.last && record.attr.flags.contains(AttrFlags::ORPHAN) && !self.leaves.recovery.keeps(fid) {
             self.core.staging.destroy_inode(&mut tx, &record)?;
             return self.core.commits.finish(caller, tx, MdsReply::Done);
         }
@@ -405,9 +405,11 @@ impl OpenFiles {
         if self.leaves.opens.is_open(fid) { Ok(()) } else { self.destroy_orphan_locked(fid) }
     }
 
+    /// Destroys an inode without names, unless a client of the last run may be about to open it again: then it stays
+    /// until all of them have.
     pub fn destroy_orphan_locked(&self, fid: &Fid) -> StatusResult<()> {
         let Some(record) = self.leaves.records.find_inode(fid)? else { return Ok(()) };
-        if !record.attr.flags.contains(AttrFlags::ORPHAN) {
+        if !record.attr.flags.contains(AttrFlags::ORPHAN) || self.leaves.recovery.keeps(fid) {
             return Ok(());
         }
         let mut tx = self.leaves.records.begin();
