@@ -310,8 +310,14 @@ impl FileInner {
         self.on_written(offset, end, now);
     }
 
+    /// Records a write of `[offset, end)` under the exclusive lease with this number; `era`: that of locks from before.
+    pub fn on_written_alone(&mut self, offset: u64, end: u64, now: Timestamp, (lease, era): (u64, u64)) {
+        self.size.note_lower_bound(end, lease, era);
+        self.on_written(offset, end, now);
+    }
+
     /// Records a write of `[offset, end)`.
-    pub fn on_written(&mut self, offset: u64, end: u64, now: Timestamp) {
+    fn on_written(&mut self, offset: u64, end: u64, now: Timestamp) {
         self.ahead.invalidate(offset, end);
         self.size.on_written(offset, end);
         self.news.mtime = ModifyTime::Here(now);

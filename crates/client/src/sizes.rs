@@ -65,8 +65,9 @@ impl Sizes {
         {
             let inner = file.lock();
             let era = file.lock_era.load(Ordering::Acquire);
-            let reaches = need <= inner.size.bytes && (self.lease.exclusive() || inner.size.is_floor(era));
-            if inner.size.is_of(self.lease.number()) || reaches {
+            let lease = self.lease.number();
+            let reaches = need <= inner.size.bytes && inner.size.is_lower_bound(lease, era);
+            if inner.size.is_of(lease) || reaches {
                 return Ok(inner.size.bytes);
             }
         }
@@ -86,8 +87,8 @@ impl Sizes {
                 if need > size {
                     return Err(Failure::logged(status));
                 }
-                let mut inner = file.lock();
-                inner.size.bytes = inner.size.bytes.max(size);
+                let (lease, era) = (self.lease.number(), file.lock_era.load(Ordering::Acquire));
+                file.lock().size.note_lower_bound(size, lease, era);
                 Ok(size)
             }
             outcome => outcome.map(|glimpse| glimpse.size),
@@ -210,11 +211,10 @@ impl Sizes {
             }
         } else if lease == 0 {
             // Other clients may have truncated the file since the recorded size was true.
-            let known = if inner.size.is_floor(era) { inner.size.bytes } else { 0 };
-            return Ok(Glimpse { size: glimpse.size.max(known), ..glimpse });
+            return Ok(Glimpse { size: glimpse.size.max(inner.size.lower_bound(0, era)), ..glimpse });
         } else {
             // Writes continued during the request to the objects: the size they recorded is newer.
-            inner.size.bytes = inner.size.bytes.max(glimpse.size);
+            inner.size.note_lower_bound(glimpse.size, lease, era);
         }
         Ok(Glimpse { size: inner.size.bytes, ..glimpse })
     }

@@ -101,9 +101,10 @@ impl Data {
         let (file, who) = (&*open.file, Who::Open(open.handle));
         let end = offset.saturating_add(buffer.len() as u64);
         let take = || {
-            let validity = Validity::Lease(self.lease.number());
+            let lease = self.lease.number();
+            let (validity, era) = (Validity::Lease(lease), file.lock_era.load(Ordering::Acquire));
             file.take_range(who, Use::Shared, |inner| {
-                let sure = end <= inner.size.bytes || inner.size.is_of(self.lease.number());
+                let sure = inner.size.is_of(lease) || end <= inner.size.lower_bound(lease, era);
                 let layout = Some(inner.layout.clone()).filter(|_| inner.layout_validity == validity);
                 (offset, end, (inner.size.bytes, sure, layout))
             })

@@ -208,7 +208,8 @@ impl Data {
                 })
             })
         });
-        let (now, alone) = (now(), self.lease.exclusive());
+        let (now, lease, era) = (now(), self.lease.number(), file.lock_era.load(Ordering::Acquire));
+        let alone = lease != 0;
         taken.finish(|inner| {
             inner.ahead.invalidate(offset, end);
             inner.size.on_allocated();
@@ -221,7 +222,7 @@ impl Data {
                 }
             }
             match &outcome {
-                Ok(_) if grows && alone => inner.size.bytes = inner.size.bytes.max(end),
+                Ok(_) if grows && alone => inner.size.note_lower_bound(end, lease, era),
                 // The next operation requests the size again.
                 Ok(_) if grows => inner.size.locks_say_nothing(),
                 Ok(_) => {}

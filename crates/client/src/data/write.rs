@@ -344,13 +344,13 @@ impl Data {
                 (outcome.or_else(|status| if cached > 0 { Ok(cached) } else { Err(status) }), touched)
             }
         };
-        let now = now();
+        let (now, lease, lock_era) = (now(), self.lease.number(), file.lock_era.load(Ordering::Acquire));
         let note = |inner: &mut FileInner| {
             let written = *outcome.as_ref().unwrap_or(&0) as u64;
             match how.era {
                 _ if written == 0 => {}
                 Some(era) => inner.on_written_beside(at, at + written, now, era),
-                None => inner.on_written(at, at + written, now),
+                None => inner.on_written_alone(at, at + written, now, (lease, lock_era)),
             }
             if written < len {
                 inner.on_written_in_part(at, at + len);

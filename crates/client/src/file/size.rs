@@ -16,6 +16,8 @@ enum Known {
     /// The size was learned under the lease with this number, and is true while that is exclusive and in
     /// force.
     UnderLease(u64),
+    /// The file has at least this size under the exclusive lease with this number.
+    AtLeastUnderLease(u64),
     /// With other clients: the file has at least this size, while the locks of this era are held.
     AtLeast(u64),
     /// With other clients: all objects are locked to their ends in this era, so the file has exactly this
@@ -46,6 +48,27 @@ impl Size {
         matches!(self.known, Known::AtLeast(known) | Known::Exactly(known) if known == era)
     }
 
+    /// True if the file has at least this size under the lease with this number (0: a shared one), or under the locks
+    /// of this era. Otherwise other clients may have truncated the file since.
+    pub fn is_lower_bound(&self, lease: u64, era: u64) -> bool {
+        let is_under_lease =
+            matches!(self.known, Known::UnderLease(of) | Known::AtLeastUnderLease(of) if of == lease);
+        (lease != 0 && is_under_lease) || self.is_floor(era)
+    }
+
+    /// Returns the size as far as it [is a lower bound](Size::is_lower_bound).
+    pub fn lower_bound(&self, lease: u64, era: u64) -> u64 {
+        if self.is_lower_bound(lease, era) { self.bytes } else { 0 }
+    }
+
+    /// Records under this lease that the file has at least this size.
+    pub fn note_lower_bound(&mut self, bytes: u64, lease: u64, era: u64) {
+        if !self.is_lower_bound(lease, era) {
+            (self.bytes, self.known, self.dense) = (0, Known::AtLeastUnderLease(lease), 0);
+        }
+        self.bytes = self.bytes.max(bytes);
+    }
+
     /// True if the file has exactly this size under the locks of this era.
     pub fn is_exact(&self, era: u64) -> bool {
         self.known == Known::Exactly(era)
@@ -60,7 +83,7 @@ impl Size {
     /// Makes the size valid under this lease; under none if it is a shared one (0).
     pub fn hangs_on(&mut self, lease: u64) {
         match (lease, self.known) {
-            (0, Known::UnderLease(_)) => self.known = Known::Unsure,
+            (0, Known::UnderLease(_) | Known::AtLeastUnderLease(_)) => self.known = Known::Unsure,
             (0, _) => {}
             _ => self.known = Known::UnderLease(lease),
         }
@@ -81,7 +104,7 @@ impl Size {
 
     /// Records that no lock guarantees the size any more.
     pub fn locks_say_nothing(&mut self) {
-        if !matches!(self.known, Known::UnderLease(_)) {
+        if !matches!(self.known, Known::UnderLease(_) | Known::AtLeastUnderLease(_)) {
             self.known = Known::Unsure;
         }
     }
@@ -162,5 +185,24 @@ mod tests {
         size.learn(7, 8, 9);
         size.on_written_in_part(0);
         assert!(!size.is_of(9));
+    }
+
+    #[test]
+    fn a_size_from_before_an_exclusive_lease_says_nothing_about_the_size_after_a_write_under_it() {
+        let mut size = Size::default();
+        size.learn(100, 8, 0);
+        size.hangs_on_locks(5);
+        assert_eq!((size.lower_bound(0, 5), size.lower_bound(0, 6), size.lower_bound(7, 6)), (100, 0, 0));
+        size.note_lower_bound(20, 7, 6);
+        size.on_written(10, 20);
+        assert_eq!((size.bytes, size.lower_bound(7, 6), size.lower_bound(8, 6)), (20, 20, 0));
+        assert!(!size.is_of(7), "there may be more");
+        size.note_lower_bound(15, 7, 6);
+        assert_eq!(size.lower_bound(7, 6), 20);
+        size.learn(30, 8, 7);
+        size.note_lower_bound(25, 7, 6);
+        assert!(size.is_of(7) && size.bytes == 30);
+        size.hangs_on(0);
+        assert_eq!((size.lower_bound(7, 6), size.lower_bound(0, 0)), (0, 0));
     }
 }
