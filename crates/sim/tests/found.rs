@@ -530,6 +530,19 @@ fn a_client_that_connects_again_while_it_replays_writes_to_an_ost_loses_none() {
     are_right(138_598);
 }
 
+/// A client that had become the only one took the size from before the truncation of another one for the end of the file, as
+/// its own append was under way.
+#[test]
+fn an_append_right_after_the_other_client_has_left_begins_where_that_one_has_truncated_the_file() {
+    are_right(205_710);
+}
+
+/// One client closed the file during the recovery of a killed MDT, before the other one had opened it again.
+#[test]
+fn a_file_without_a_name_stays_for_a_client_that_has_yet_to_open_it_again() {
+    are_right(209_540);
+}
+
 /// The link was made when the file moved; the client asked for its attributes, and `link` failed.
 #[test]
 fn a_link_to_a_file_that_moves_right_afterwards_succeeds() {
