@@ -105,7 +105,10 @@ impl Site {
             self.hosts.shell(&self.run, SERVERS, &script).success();
         });
         let script = format!("umount {}", text(&self.data()));
-        self.hosts.shell(&self.run, SERVERS, &script).success();
+        // Files of killed processes may be in use for a moment longer, as seen under load.
+        wait::until(wait::SOON, "the disk is not in use", || {
+            self.hosts.shell(&self.run, SERVERS, &script).status.success().then_some(())
+        });
         fs::remove_file(before).expect("removed");
         self.mount_disk();
         self.nacre(SERVERS, &["up", text(&self.data())]);
