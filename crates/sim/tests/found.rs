@@ -488,11 +488,11 @@ fn file_locks_are_kept_on_files_that_another_client_has_yet_to_replay() {
 #[test]
 fn a_directory_on_another_mdt_is_made_once_although_its_name_was_lost_with_the_power() {
     let shape = Shape { mdts: 2, osts: 1, clients: 1 };
-    let made =
-        vec![Operation::Mkdir { path: path(0), place: Place::Mdt(1) }, Operation::List { path: path(0) }];
+    let made = Operation::Mkdir { path: path(0), place: Place::Mdt(1) };
+    let programs = [vec![made, Operation::List { path: path(0) }]];
     for at in (700..1200).step_by(100).map(Duration::from_micros) {
         let lasts = Duration::from_millis(20);
-        is_right_with(shape, &[made.clone()], &[Timed { at, lasts, fault: Fault::Power(Node::Mdt(0)) }]);
+        is_right_with(shape, &programs, &[Timed { at, lasts, fault: Fault::Power(Node::Mdt(0)) }]);
     }
 }
 
