@@ -125,9 +125,9 @@ impl Mds {
     }
 
     /// Waits with a request, unless it is part of a recovery, until lost changes are replayed; with one that modifies
-    /// something, also until handles are open again.
+    /// something, also until handles are open again. The replay may need what another MDT asks for.
     fn await_replay(&self, request: &MdsRequest<'_>) -> StatusResult<()> {
-        if is_of_recovery(request) || matches!(request, MdsRequest::RecoveryDone) {
+        if is_of_recovery(request) || matches!(request, MdsRequest::RecoveryDone | MdsRequest::Peer(_)) {
             return Ok(());
         }
         self.replayer.await_all()?;

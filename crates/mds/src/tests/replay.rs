@@ -1,13 +1,16 @@
 //! Clients replay changes that an MDT acknowledged and lost with its host.
 
 use super::*;
-use crate::tables::{DIRENTS, INODES, LINKS, XATTRS};
+use crate::tables::{DIRENTS, INODES, LINKS, META, RUNS_KEY, XATTRS};
 use nacre_layout::Layout;
-use nacre_ondisk::InodeRecord;
-use nacre_types::{SetAttr, SetAttrValid, TransNo};
+use nacre_ondisk::{InodeRecord, RunsRecord};
+use nacre_rpc::ReplySlot;
+use nacre_store::Batch;
+use nacre_types::{SetAttr, SetAttrValid, TransNo, Xid};
 use nacre_wire::connect::RunStart;
 use nacre_wire::lock::LockRequest;
 use nacre_wire::mds::{RenameFlags, XattrFlags};
+use nacre_wire::peer::PeerRequest;
 use nacre_wire::replay::ReplayedChange;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -110,6 +113,19 @@ impl Farm {
         let disk = tempfile::tempdir().expect("a directory");
         copy(&crate::records::store_path(self.dir.path()), disk.path());
         disk
+    }
+
+    /// Makes what is on a disk that of an earlier boot of the host.
+    fn boot(&self, disk: &tempfile::TempDir) {
+        let own = crate::records::store_path(self.dir.path());
+        let path = disk.path().join(own.file_name().expect("a name"));
+        let store = MetaStore::open(&path, config().store).expect("opens");
+        let found = store.get(META, RUNS_KEY, |value| RunsRecord::decode(value?).ok()).expect("read");
+        let mut batch = Batch::new();
+        batch.put(META, RUNS_KEY, &RunsRecord { boot_id: [9; 16], ..found.expect("a record") }.encode());
+        let transno = store.commit(&batch).expect("committed");
+        store.sync(transno).expect("durable");
+        store.close().expect("closes");
     }
 
     /// Starts the MDT with what was on its disk at the time of the snapshot.
@@ -453,4 +469,20 @@ fn objects_of_lost_layouts_are_not_destroyed_and_belong_to_one_file() {
     eventually("the OST learns which objects are in use", || !farm.osts[0].orphan_calls.lock().is_empty());
     let (sequence, last_used) = farm.osts[0].orphan_calls.lock()[0];
     assert!((sequence, last_used) >= (object.seq, object.oid), "{sequence:#x} {last_used}");
+}
+
+/// The replay may wait for what that MDT asks.
+#[test]
+fn a_request_of_another_mdt_that_is_sent_again_does_not_wait_for_the_replay() {
+    let mut farm = Farm::new(1);
+    let disk = farm.snapshot();
+    farm.boot(&disk);
+    let farm = farm.lose_power(&disk);
+    let (mds, client) = (&farm.mds, &farm.clients[0].export);
+    let slot = ReplySlot { client: client.client, tag: 1, xid: Xid(1) };
+    assert!(mds.stored_answer(client, &MdsRequest::Peer(PeerRequest::HashSeed), &slot).is_none());
+    assert!(
+        mds.leaves.replays.are_pending(mds.leaves.mdlocks.is_recovering()),
+        "the client may replay changes"
+    );
 }
