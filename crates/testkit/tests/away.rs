@@ -413,6 +413,12 @@ fn new_directories_are_placed_elsewhere_at_once_when_an_mdt_dies_or_stops() {
         let there = top.join(format!("{role}.named"));
         cluster.lfs(&["mkdir", "-i", &index.to_string(), text(&there)]).success();
         assert_eq!(mdts_of(&cluster, &there), BTreeSet::from([index]), "it is back");
+        // The mount notices that by itself, later; otherwise it would have one MDT for all while the next one is away.
+        let mut tries = 0..;
+        wait::until(SOON, "directories are placed on it again", || {
+            let again = tries.next().map(|number| format!("{role}.again{number}")).expect("it does not end");
+            plain(&cluster, again).0.contains(&index).then_some(())
+        });
     }
     cluster.stop_and_check();
 }
