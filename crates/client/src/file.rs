@@ -311,7 +311,7 @@ impl FileInner {
     }
 
     /// Records a write of `[offset, end)` under the exclusive lease with this number; `era`: that of locks from before.
-    pub fn on_written_alone(&mut self, offset: u64, end: u64, now: Timestamp, (lease, era): (u64, u64)) {
+    pub fn on_written_alone(&mut self, offset: u64, end: u64, now: Timestamp, lease: u64, era: u64) {
         self.size.note_lower_bound(end, lease, era);
         self.on_written(offset, end, now);
     }

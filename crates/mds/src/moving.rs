@@ -170,8 +170,8 @@ impl Moves {
     /// Does one step of every change under way here. Failed steps are retried.
     pub fn move_once(&self) -> Pace {
         // Names that clients have yet to replay belong where they were.
-        let (replays, is_recovering) = (&self.leaves.replays, || self.leaves.mdlocks.is_recovering());
-        if !replays.are_over() && replays.are_pending(is_recovering()) {
+        let replays = &self.leaves.replays;
+        if !replays.are_over() && replays.are_pending(self.leaves.mdlocks.is_recovering()) {
             return Pace::Waiting;
         }
         self.split_grown();

@@ -211,7 +211,8 @@ pub enum MdsRequest<'a> {
         /// Treatment of an existing target.
         flags: RenameFlags,
     },
-    /// Opens a regular file under a handle that the client has chosen. Reply: `Opened`.
+    /// Opens a regular file under a handle that the client has chosen. Reply: `Opened`; `Done` for a handle that is opened
+    /// again before another client has replayed the creation of the file.
     Open {
         /// File to open.
         fid: Fid,

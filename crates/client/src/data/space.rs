@@ -53,8 +53,7 @@ impl Data {
         let answer = self.requests.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;
         let lease = answer.lease;
         let mut attr = answer.attr()?;
-        // Another client may have removed the file since, or moved it to another MDT: the kernel looks its name up once
-        // more.
+        // Another client may have removed the file since, or moved it to another MDT: the kernel looks its name up again.
         self.resize_objects(file, size).map_err(inode_gone)?;
         range.finish(|inner| {
             inner.learn(&attr, lease, false);

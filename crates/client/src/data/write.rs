@@ -350,7 +350,7 @@ impl Data {
             match how.era {
                 _ if written == 0 => {}
                 Some(era) => inner.on_written_beside(at, at + written, now, era),
-                None => inner.on_written_alone(at, at + written, now, (lease, lock_era)),
+                None => inner.on_written_alone(at, at + written, now, lease, lock_era),
             }
             if written < len {
                 inner.on_written_in_part(at, at + len);

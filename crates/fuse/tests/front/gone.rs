@@ -72,6 +72,12 @@ fn spare(path: &Path, number: u32) -> PathBuf {
     path.with_extension(number.to_string())
 }
 
+/// Gives the name of a file to a spare one.
+fn replace(file: &Path, number: u32) {
+    fs::remove_file(file).expect("removed");
+    fs::rename(spare(file, number), file).expect("renamed");
+}
+
 #[test]
 fn a_name_whose_file_is_replaced_before_every_open_can_be_opened() {
     on_servers(1, |servers| {
@@ -90,9 +96,7 @@ fn a_name_whose_file_is_replaced_before_every_open_can_be_opened() {
             // The kernel opens twice; a file that is held is not removed.
             let (count, late) = if flags.contains(OpenFlags::READ) { (opens, 2) } else { (holds, 3) };
             if count.fetch_add(1, Ordering::Relaxed) < late {
-                fs::remove_file(&file).expect("removed");
-                let spare = spare(&file, spares.fetch_add(1, Ordering::Relaxed));
-                fs::rename(spare, &file).expect("renamed");
+                replace(&file, spares.fetch_add(1, Ordering::Relaxed));
             }
         });
         assert_eq!(fs::read_to_string(mount.path("file")).expect("the name exists throughout"), "content");
@@ -116,8 +120,7 @@ fn a_name_whose_file_is_replaced_before_it_is_linked_gets_the_link() {
         let links = count.clone();
         let mount = mount(&servers, move |request| {
             if matches!(request, MdsRequest::Link { .. }) && count.fetch_add(1, Ordering::Relaxed) == 0 {
-                fs::remove_file(&file).expect("removed");
-                fs::rename(spare(&file, 0), &file).expect("renamed");
+                replace(&file, 0);
             }
         });
         fs::hard_link(mount.path("file"), mount.path("link"))
@@ -127,52 +130,44 @@ fn a_name_whose_file_is_replaced_before_it_is_linked_gets_the_link() {
     });
 }
 
-#[test]
-fn a_name_is_removed_although_its_directory_becomes_another_one_again_and_again() {
+/// Removes a file whose directory becomes another one before each request that `is_late`.
+fn remove_while_its_directory_changes(is_late: impl Fn(&MdsRequest<'_>) -> bool + Send + Sync + 'static) {
     on_servers(1, |servers| {
         let other = servers.mount();
         let dir = other.path("above/dir");
         fs::create_dir(other.path("above")).expect("made");
         make(&dir);
-        let count: Arc<AtomicU32> = Arc::default();
-        let removals = count.clone();
         let mount = mount(&servers, move |request| {
-            let is_late = matches!(request, MdsRequest::Unlink { .. });
-            if is_late && count.fetch_add(1, Ordering::Relaxed) < 5 {
+            if is_late(request) {
                 fs::remove_dir_all(&dir).expect("removed");
                 make(&dir);
             }
         });
         fs::remove_file(mount.path("above/dir/file")).expect("the name exists throughout");
-        assert_eq!(removals.load(Ordering::Relaxed), 6);
         assert!(!other.path("above/dir/file").exists());
     });
 }
 
 #[test]
-fn a_name_is_removed_although_its_directory_becomes_another_one_before_the_lookup_and_again_afterwards() {
-    on_servers(1, |servers| {
-        let other = servers.mount();
-        let dir = other.path("dir");
-        make(&dir);
-        let count: Arc<AtomicU32> = Arc::default();
-        let requests = count.clone();
-        let mount = mount(&servers, move |request| {
-            let number = count.load(Ordering::Relaxed);
-            let is_late = match request {
-                MdsRequest::Unlink { .. } => (1..4).contains(&number),
-                request => is_lookup(request) && number == 0,
-            };
-            if is_late {
-                count.fetch_add(1, Ordering::Relaxed);
-                fs::remove_dir_all(&dir).expect("removed");
-                make(&dir);
-            }
-        });
-        fs::remove_file(mount.path("dir/file")).expect("the name exists throughout");
-        assert_eq!(requests.load(Ordering::Relaxed), 4);
-        assert!(!other.path("dir/file").exists());
+fn a_name_is_removed_although_its_directory_becomes_another_one_again_and_again() {
+    let count: Arc<AtomicU32> = Arc::default();
+    let removals = count.clone();
+    remove_while_its_directory_changes(move |request| {
+        matches!(request, MdsRequest::Unlink { .. }) && count.fetch_add(1, Ordering::Relaxed) < 5
     });
+    assert_eq!(removals.load(Ordering::Relaxed), 6);
+}
+
+#[test]
+fn a_name_is_removed_although_its_directory_becomes_another_one_before_the_lookup_and_again_afterwards() {
+    let (lookups, removals): (Arc<AtomicU32>, Arc<AtomicU32>) = Default::default();
+    let (looked_up, removed) = (lookups.clone(), removals.clone());
+    remove_while_its_directory_changes(move |request| match request {
+        MdsRequest::Unlink { .. } => removed.fetch_add(1, Ordering::Relaxed) < 3,
+        request => is_lookup(request) && looked_up.fetch_add(1, Ordering::Relaxed) == 0,
+    });
+    assert!(lookups.load(Ordering::Relaxed) > 1);
+    assert_eq!(removals.load(Ordering::Relaxed), 4);
 }
 
 #[test]
@@ -192,8 +187,7 @@ fn a_truncation_whose_file_goes_while_it_is_under_way_applies_to_the_file_that_h
                 0 if matches!(request, MdsRequest::SetAttr { .. }) => count.store(1, Ordering::Relaxed),
                 1 if is_of_layout => {
                     count.store(2, Ordering::Relaxed);
-                    fs::remove_file(&file).expect("removed");
-                    fs::rename(spare(&file, 0), &file).expect("renamed");
+                    replace(&file, 0);
                 }
                 _ => {}
             }
