@@ -172,8 +172,8 @@ pub(crate) struct Event {
 pub(crate) enum Incident {
     /// A host became unreachable for so long that it may be evicted (`begins`), or is reachable again.
     Eviction { begins: bool },
-    /// A client died with what it held back.
-    Death,
+    /// The client of this program died with what it held back.
+    Death(usize),
     /// The process of this MDT was killed.
     MdtKill(u16),
     /// The process of this OST was killed.

@@ -123,6 +123,12 @@ pub(crate) struct Entry {
     is_open: bool,
 }
 
+/// Opens of a file by each program whose client lives.
+#[derive(Clone, Debug, Default, Hash)]
+struct Opens {
+    counts: BTreeMap<usize, u32>,
+}
+
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Inode {
     pub(crate) directory: bool,
@@ -133,8 +139,7 @@ pub(crate) struct Inode {
     pub(crate) content: Content,
     pub(crate) xattrs: BTreeMap<u8, u8>,
     pub(crate) locks: Locks,
-    /// Opens by all clients.
-    pub(crate) opens: u32,
+    opens: Opens,
     /// Time of its last change, apart from its data and names in it.
     pub(crate) changed: Duration,
     /// Links and attributes are not known since a power cut.
@@ -190,6 +195,24 @@ impl Hash for Model {
     }
 }
 
+impl Opens {
+    fn add(&mut self, worker: usize) {
+        *self.counts.entry(worker).or_default() += 1;
+    }
+
+    fn remove(&mut self, worker: usize) {
+        if let Some(count) = self.counts.get_mut(&worker) {
+            *count = count.saturating_sub(1);
+        }
+        self.counts.retain(|_, count| *count > 0);
+    }
+
+    /// Removes those of a client that has died: its MDT closes them when it evicts the client.
+    fn end(&mut self, worker: usize) {
+        self.counts.remove(&worker);
+    }
+}
+
 impl Inode {
     fn new(directory: bool, parent: Fid, changed: Duration) -> Inode {
         Inode {
@@ -201,7 +224,7 @@ impl Inode {
             content: Content::default(),
             xattrs: BTreeMap::new(),
             locks: Locks::default(),
-            opens: 0,
+            opens: Opens::default(),
             changed,
             is_unsure: false,
             is_spreading: false,
@@ -247,7 +270,7 @@ impl Model {
             Incident::MdtKill(_) | Incident::MdtPower(_) => self.is_mdt_restarted = true,
             Incident::Eviction { begins: true } => (self.is_evicting, *hosts) = (true, *hosts + 1),
             Incident::Eviction { begins: false } => (*hosts, *reachable) = (*hosts - 1, Some(time)),
-            Incident::Death => {}
+            Incident::Death(worker) => self.change_all(|_, inode| inode.opens.end(worker)),
         }
         match incident {
             // Nothing is lost.
@@ -256,7 +279,7 @@ impl Model {
             Incident::OstPower(_) if !self.rules.ost_power => {}
             Incident::MdtPower(_) if !self.rules.mdt_power => {}
             Incident::OstPower(_) => self.change_all(|_, inode| inode.content.lose_all()),
-            Incident::Eviction { .. } | Incident::Death => {
+            Incident::Eviction { .. } | Incident::Death(_) => {
                 self.change_all(|_, inode| {
                     inode.content.lose_all();
                     inode.locks.lose();

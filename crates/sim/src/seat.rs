@@ -72,7 +72,7 @@ impl Seat {
         let mut program = Program::new(self.number, client, history.clone());
         for operation in operations {
             if self.is_to_die.load(Ordering::Relaxed) {
-                history.note(Incident::Death);
+                history.note(Incident::Death(self.number));
                 return self.die(&self.map.network);
             }
             match operation {

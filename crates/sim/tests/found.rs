@@ -549,3 +549,16 @@ fn a_file_without_a_name_stays_for_a_client_that_has_yet_to_open_it_again() {
 fn a_link_to_a_file_that_moves_right_afterwards_succeeds() {
     are_right(152_988);
 }
+
+/// The model counted the open file of a client that had died.
+#[test]
+fn a_truncation_of_a_file_that_only_a_dead_client_had_open_fails_once_it_is_removed() {
+    let shape = Shape { mdts: 1, osts: 1, clients: 3 };
+    let writer =
+        vec![open(2, 0, true), Operation::Append { slot: 2, len: 20_000 }, Operation::Stat { path: path(1) }];
+    // Both return once the writer is evicted.
+    let remove = vec![Operation::Remount, Operation::Unlink { path: path(0) }];
+    let cut = vec![Operation::Remount, Operation::Truncate { path: path(0), size: 4096 }];
+    let death = Timed { at: Duration::from_millis(2), lasts: Duration::ZERO, fault: Fault::Die(1) };
+    is_right_with(shape, &[remove, writer, cut], &[death]);
+}

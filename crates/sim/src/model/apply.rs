@@ -89,7 +89,7 @@ impl Model {
                 inode.locks.set_perhaps(Holder { worker: event.worker, handle }, region, mode);
             }
             Call::Close { handle, .. } => {
-                inode.opens = inode.opens.saturating_sub(1);
+                inode.opens.remove(event.worker);
                 inode.content.lose();
                 inode.locks.close_perhaps(Holder { worker: event.worker, handle });
             }
@@ -104,7 +104,7 @@ impl Model {
             return fails(event, &REMOVED);
         }
         is_done(event)?;
-        inode.opens += 1;
+        inode.opens.add(event.worker);
         if truncate {
             inode.content.resize(0);
         }
@@ -172,7 +172,7 @@ impl Model {
     fn data(&mut self, event: &Event, fid: Fid) -> Verdict {
         let rules = self.rules;
         let Some(inode) = self.inode_mut(fid) else { return wrong("a known inode") };
-        if event.result.is_err() && (inode.is_unsure || inode.nlink == 0 && inode.opens == 0) {
+        if event.result.is_err() && (inode.is_unsure || inode.nlink == 0 && inode.opens.counts.is_empty()) {
             return fails(event, &[Status::ESTALE, Status::ENOENT, Status::EIO]);
         }
         match &event.call {
@@ -203,7 +203,7 @@ impl Model {
                 Ok(())
             }
             Call::Close { handle, .. } => {
-                inode.opens = inode.opens.saturating_sub(1);
+                inode.opens.remove(event.worker);
                 inode.locks.close(Holder { worker: event.worker, handle: *handle });
                 is_done(event)
             }

@@ -179,7 +179,7 @@ impl Model {
                 let Some(inode) = self.inode_mut(there).filter(|inode| !inode.directory) else {
                     return wrong(Status::EISDIR);
                 };
-                inode.opens += 1;
+                inode.opens.add(event.worker);
                 Ok(())
             }
             (Some(there), _) => {
@@ -197,7 +197,7 @@ impl Model {
             }
             (None, Ok(Reply::Opened { fid, created: true })) => {
                 let mut inode = Inode::new(false, parent, event.times[1]);
-                inode.opens = 1;
+                inode.opens.add(event.worker);
                 self.make(*fid, inode, parent, name, event)
             }
             (None, _) => wrong("a new file"),
