@@ -166,3 +166,32 @@ fn a_request_that_fails_for_the_network_names_the_address_and_the_reason() {
         assert!(trouble.contains("connection refused (ECONNREFUSED)"), "{trouble}");
     });
 }
+
+/// The caller had tried in vain 5 s after the control thread, and waited its own pause to the end.
+#[test]
+fn a_caller_continues_as_soon_as_another_thread_has_reached_the_server_again() {
+    simulate(1, || {
+        let services = Services::default();
+        let (network, server, addr, config) = serve(&services);
+        let pause = Duration::from_secs(10);
+        let config = ClientConfig { backoff_min: pause, backoff_max: pause, ..config };
+        let events = Arc::new(Events::default());
+        let mds = TcpMds::connect(0, &[nid(addr)], &identity(1), &config, events).expect("mds").0;
+        mds.call(&Cred::system(), &create(b"before")).expect("created");
+        server.stop();
+        let start = nacre_env::clock::Instant::now();
+        let again = nacre_env::thread::scope(|scope| {
+            scope.spawn(|| {
+                nacre_env::thread::sleep(Duration::from_millis(5050));
+                mds.call(&Cred::system(), &create(b"after")).expect("created once the server is back");
+                let waited = start.elapsed();
+                assert!(waited > Duration::from_secs(8) && waited < Duration::from_secs(12), "{waited:?}");
+            });
+            nacre_env::thread::sleep(Duration::from_secs(8));
+            let place = Network::Simulated(network.clone());
+            services.serve(addr, ServerConfig { network: place, ..ServerConfig::default() })
+        });
+        drop(mds);
+        again.stop();
+    });
+}

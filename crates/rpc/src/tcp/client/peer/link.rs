@@ -416,7 +416,8 @@ impl Peer {
         loop {
             self.may_wait(deadline)?;
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || link.is_busy() {
+            // Another thread connects, or has reached the target for another CPU.
+            if left.is_zero() || link.is_busy() || link.state() == ImportState::Full {
                 return Ok(());
             }
             self.link_changed.wait_for(link, left.min(TICK));
