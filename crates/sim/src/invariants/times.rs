@@ -1,15 +1,15 @@
 //! Every call ends in time: a call waits no longer than faults last, and then for what a recovery or a revoked
 //! lock takes when all hosts are up.
 
-use crate::fault::{Fault, Node, Timed, takes_away};
+use crate::fault::{Fault, Timed, takes_away};
 use crate::history::{Call, Event};
 use crate::linear::describe;
 use crate::operation::Operation;
 use crate::plan::Plan;
 use std::time::Duration;
 
-/// Longest time for which a client that leaves waits for a server that is down. A server that is down for longer awaits
-/// the client when it is back, as one that has died.
+/// Longest time for which a client that leaves, or gives up its mount, waits for a server that it does not reach. If it
+/// takes longer, others wait for the client as for one that has died.
 const GOODBYE: Duration = Duration::from_millis(500);
 
 /// Longest time of a call apart from faults: less than the deadline of a lock, which nothing may reach while all
@@ -38,8 +38,7 @@ pub(crate) fn check(programs: &[Vec<Event>], plan: &Plan) -> Result<(), String> 
         return Ok(());
     }
     let leaves = plan.programs.iter().flatten().any(|operation| *operation == Operation::Remount);
-    let is_server = |node: &Node| !matches!(node, Node::Client(_));
-    let misses_goodbye = |timed: &Timed| timed.lasts >= GOODBYE && takes_away(&timed.fault, is_server);
+    let misses_goodbye = |timed: &Timed| timed.lasts >= GOODBYE && takes_away(&timed.fault, |_| true);
     let has_deaths =
         faults.iter().any(|timed| matches!(timed.fault, Fault::Die(_)) || leaves && misses_goodbye(timed));
     let restarts = faults.iter().any(|timed| matches!(timed.fault, Fault::Kill(_) | Fault::Power(_)));
