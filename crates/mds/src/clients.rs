@@ -11,7 +11,7 @@ use nacre_wire::mds::LeaseGrant;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Interval of checks for an interrupt, and for dead clients, while a client waits for admission.
@@ -24,6 +24,7 @@ pub struct Clients {
     /// Changes whenever a client is removed, so that a thread can cache that its client is connected.
     generation: AtomicU64,
     release_timeout_ms: AtomicU64,
+    are_several: AtomicBool,
 }
 
 thread_local! {
@@ -57,6 +58,7 @@ impl Clients {
             release_timeout_ms: AtomicU64::new(
                 u64::try_from(config.release_timeout.as_millis()).unwrap_or(u64::MAX),
             ),
+            are_several: AtomicBool::new(false),
         }
     }
 
@@ -83,6 +85,11 @@ impl Clients {
         self.exports.read().get(client).cloned()
     }
 
+    /// Returns true if more than one client is connected.
+    pub fn are_several(&self) -> bool {
+        self.are_several.load(Ordering::Acquire)
+    }
+
     /// Returns the exports of all connected clients.
     pub fn exports(&self) -> Vec<Arc<Export>> {
         self.exports.read().values().cloned().collect()
@@ -90,12 +97,17 @@ impl Clients {
 
     /// Adds a client that connects.
     pub fn add(&self, export: &Arc<Export>) {
-        self.exports.write().insert(export.client, export.clone());
+        let mut exports = self.exports.write();
+        exports.insert(export.client, export.clone());
+        self.are_several.store(exports.len() > 1, Ordering::Release);
     }
 
     /// Removes a client; returns its export.
     pub fn forget(&self, client: &ClientUuid) -> Option<Arc<Export>> {
-        let export = self.exports.write().remove(client);
+        let mut exports = self.exports.write();
+        let export = exports.remove(client);
+        self.are_several.store(exports.len() > 1, Ordering::Release);
+        drop(exports);
         self.generation.store(next_generation(), Ordering::Release);
         export
     }

@@ -41,6 +41,7 @@
 //! | `sessions`, `clients`, `recovery` | connect, leases, eviction, recovery after a restart |
 //! | `filesets` | clients that see a subtree |
 //! | `tenants`, `users` | effective credentials of clients, and requests that they may not send |
+//! | `sharing` | changes that are durable before other clients learn of them |
 //! | `departed` | deferred work of evictions |
 //! | `osts/*` | choosing OSTs, object ids, destruction of objects |
 //! | `stats`, `faults` | counters; lines of the log about requests that fail |
@@ -99,6 +100,7 @@ mod scrub;
 mod service;
 mod sessions;
 mod shards;
+mod sharing;
 mod signal;
 pub mod simulated;
 mod space;

@@ -32,6 +32,7 @@ use crate::recovery::{Expected, Recovery};
 use crate::replay::{LACKING, Replayer, Replays, Runs};
 use crate::scrub::Scrub;
 use crate::sessions::Sessions;
+use crate::sharing::Sharing;
 use crate::signal::StopSignal;
 use crate::simulated::Simulation;
 use crate::space::SpaceGuard;
@@ -317,6 +318,7 @@ impl Mds {
             counting: Arc::new(Counting::new(&store, index, &quotas, &dir_use)),
             quotas,
             dir_use,
+            sharing: Sharing::new(),
             signal: Arc::default(),
             hold: Arc::default(),
             departed: Arc::default(),
@@ -459,6 +461,16 @@ impl Mds {
     /// Returns true if the MDT counts inodes and space of directories (`mdt.*.dir_use`).
     pub fn counts_directories(&self) -> bool {
         self.leaves.dir_use.is_on()
+    }
+
+    /// Returns true if every change is durable before another client learns of it (`mdt.*.commit_on_sharing`).
+    pub fn commits_on_sharing(&self) -> bool {
+        self.leaves.sharing.commits_answered()
+    }
+
+    /// Sets whether it is, or only changes that may not be answered yet.
+    pub fn set_commits_on_sharing(&self, on: bool) {
+        self.leaves.sharing.set_commits_answered(on);
     }
 
     /// Switches that count. The inodes are read in the background after it was switched on.

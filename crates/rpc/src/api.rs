@@ -181,6 +181,8 @@ pub struct Export {
     /// Counter of damaged frames (wrong checksum) from its address.
     damaged: OnceLock<Arc<AtomicU64>>,
     has_ended: AtomicBool,
+    /// See [`Export::acked`].
+    acked: AtomicU64,
     /// Requests that are changing something.
     changes: AtomicU64,
     /// Signals the end of a change after the end of the export.
@@ -227,6 +229,7 @@ impl Export {
             callbacks,
             counters: OnceLock::new(),
             damaged: OnceLock::new(),
+            acked: AtomicU64::new(0),
             has_ended: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             changes_ended: (Mutex::new(()), Condvar::new()),
@@ -268,6 +271,18 @@ impl Export {
     /// has an effect.
     pub(crate) fn set_counters(&self, counters: Arc<dyn Any + Send + Sync>) {
         let _ = self.counters.set(counters);
+    }
+
+    /// Returns the xid below which the client has the answers to all its requests.
+    pub fn acked(&self) -> nacre_types::Xid {
+        nacre_types::Xid(self.acked.load(Ordering::Acquire))
+    }
+
+    /// Records that the client has the answers to all requests below `xid`.
+    pub fn note_acked(&self, xid: nacre_types::Xid) {
+        if xid.0 > self.acked.load(Ordering::Relaxed) {
+            self.acked.fetch_max(xid.0, Ordering::AcqRel);
+        }
     }
 
     /// Sets the counter of damaged frames. Only the first call has an effect.

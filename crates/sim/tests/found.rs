@@ -562,3 +562,11 @@ fn a_truncation_of_a_file_that_only_a_dead_client_had_open_fails_once_it_is_remo
     let death = Timed { at: Duration::from_millis(2), lasts: Duration::ZERO, fault: Fault::Die(1) };
     is_right_with(shape, &[remove, writer, cut], &[death]);
 }
+
+/// An answer did not reach its client, whose change others had seen or built on. With the power of the MDT the change was
+/// lost until the client repeated it: a file that was removed was there again, and one that had been made under its name
+/// could not be replayed.
+#[test]
+fn what_others_learn_of_a_change_survives_a_power_cut_although_the_change_was_not_answered() {
+    are_right(136_577);
+}

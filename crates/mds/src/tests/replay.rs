@@ -1,5 +1,6 @@
 //! Clients replay changes that an MDT acknowledged and lost with its host.
 
+use super::mdlocks::chmod;
 use super::*;
 use crate::tables::{DIRENTS, INODES, LINKS, META, RUNS_KEY, XATTRS};
 use nacre_layout::Layout;
@@ -485,4 +486,60 @@ fn a_request_of_another_mdt_that_is_sent_again_does_not_wait_for_the_replay() {
         mds.leaves.replays.are_pending(mds.leaves.mdlocks.is_recovering()),
         "the client may replay changes"
     );
+}
+
+/// What others were answered after a change must not depend on it if nobody may replay it.
+#[test]
+fn a_change_is_durable_before_another_client_learns_of_it_unless_its_own_has_the_answer() {
+    let farm = Farm::new(2);
+    let store = &farm.mds.leaves.store;
+    store.set_commit_interval_ms(0);
+    let own = &farm.clients[0];
+    let execute = |xid: u32, request: &MdsRequest<'_>| {
+        let slot = ReplySlot { client: own.export.client, tag: 0, xid: Xid(xid.into()) };
+        let cred = Cred::system();
+        let call = Call { reply_slot: Some(slot), ..Call::new(&cred) };
+        farm.mds.handle(&own.export, &call, request).expect("done").transno
+    };
+    let make = |xid: u32, name: &str| {
+        let (parent, fid, new) = (Fid::ROOT, Fid::new(own.sequence, xid, 0), NewFile::Node { rdev: 0 });
+        let (name, open, exclusive) = (name.as_bytes(), None, true);
+        execute(xid, &MdsRequest::Create { parent, name, fid, new, mode: 0o644, umask: 0, open, exclusive })
+    };
+    let asks = |client: usize, request: &MdsRequest<'_>| {
+        let _ = farm.call(&farm.clients[client].export, request);
+    };
+    let looks_up =
+        |client, name: &str| asks(client, &MdsRequest::Lookup { parent: Fid::ROOT, name: name.as_bytes() });
+    let is_durable = |transno| store.last_committed() >= transno;
+
+    let made = make(10, "a");
+    looks_up(0, "a");
+    looks_up(1, "b");
+    assert!(!is_durable(made), "nobody else knows of it");
+    looks_up(1, "a");
+    assert!(is_durable(made));
+
+    let made = make(11, "b");
+    own.export.note_acked(Xid(12));
+    looks_up(1, "b");
+    assert!(!is_durable(made), "its client would replay it");
+    farm.mds.set_commits_on_sharing(true);
+    looks_up(1, "b");
+    assert!(is_durable(made));
+    farm.mds.set_commits_on_sharing(false);
+
+    let removed = execute(12, &MdsRequest::Unlink { parent: Fid::ROOT, name: b"a", directory: false });
+    assert!(!is_durable(removed));
+    asks(1, &MdsRequest::Unlink { parent: Fid::ROOT, name: b"a", directory: false });
+    assert!(is_durable(removed), "a failure shows it, too");
+
+    let changed = execute(13, &chmod(Fid::new(own.sequence, 11, 0), 0o600));
+    asks(1, &MdsRequest::GetAttr { fid: Fid::new(own.sequence, 11, 0) });
+    assert!(is_durable(changed));
+
+    let made = make(14, "c");
+    let (fid, locks) = (Fid::ROOT, nacre_wire::mds::LockRange::default());
+    asks(1, &MdsRequest::ReadDir { fid, cookie: 0, max_bytes: 4096, plus: false, locks });
+    assert!(is_durable(made), "a listing shows it");
 }

@@ -18,6 +18,7 @@ pub fn enter(mdt: &Entries<'_, Mds>) {
     );
     mdt.flag("no_create", |mds| mds.space.is_no_create(), |mds, on| mds.space.set_no_create(on));
     mdt.flag("dir_use", Mds::counts_directories, Mds::set_counts_directories);
+    mdt.flag("commit_on_sharing", Mds::commits_on_sharing, Mds::set_commits_on_sharing);
     enter_moving(mdt);
     mdt.integer(
         "identity_expire",

@@ -251,6 +251,7 @@ impl<'a> Work<'a> {
         if client.is_gone() {
             return self.answer(header, Status::EVICTED, 0);
         }
+        client.export.note_acked(header.acked);
         let body = std::mem::take(&mut self.body);
         let decoded = job_of(header, &body).and_then(|(body, job)| {
             let mut reader = Reader::new(body);
