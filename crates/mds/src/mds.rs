@@ -463,14 +463,15 @@ impl Mds {
         self.leaves.dir_use.is_on()
     }
 
-    /// Returns true if every change is durable before another client learns of it (`mdt.*.commit_on_sharing`).
-    pub fn commits_on_sharing(&self) -> bool {
-        self.leaves.sharing.commits_answered()
+    /// Returns which changes are durable before another client learns of them (`mdt.*.commit_on_sharing`): 0 for none,
+    /// 1 for all, 2 for those whose own client may not have its answer.
+    pub fn commit_on_sharing(&self) -> u8 {
+        self.leaves.sharing.mode()
     }
 
-    /// Sets whether it is, or only changes that may not be answered yet.
-    pub fn set_commits_on_sharing(&self, on: bool) {
-        self.leaves.sharing.set_commits_answered(on);
+    /// Sets which.
+    pub fn set_commit_on_sharing(&self, mode: u8) {
+        self.leaves.sharing.set_mode(mode);
     }
 
     /// Switches that count. The inodes are read in the background after it was switched on.

@@ -5,23 +5,27 @@
 //! later, when its client sends the request again, or never. What others were answered meanwhile must not depend on it:
 //! a file made under a name that an unanswered request had removed could not be replayed.
 //!
-//! A client acknowledges answers with its next request, so a busy client makes nobody wait. Only names and attributes
+//! The next request of a client shows which answers it has, so a busy client makes nobody wait. Only names and attributes
 //! count; sizes and times of directories may go back.
 
 use crate::cache::FidHasher;
 use crate::leaves::Leaves;
 use nacre_env::sync::Mutex;
-use nacre_rpc::{Call, Export};
-use nacre_types::{ClientUuid, Fid, Nid, StatusResult, TransNo, Xid};
+use nacre_rpc::{Call, Export, ReplySlot};
+use nacre_types::{ClientUuid, Fid, Nid, StatusResult, TransNo};
 use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest, NewFile};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Number of parts of the table, to keep threads out of each other's way.
 const PARTS: usize = 64;
+/// Values of `mdt.*.commit_on_sharing`.
+const OFF: u8 = 0;
+const ALL: u8 = 1;
+const UNANSWERED: u8 = 2;
 /// Number of entries of a part below which none is dropped.
 const KEPT: usize = 256;
 
@@ -44,18 +48,11 @@ impl Subject<'_> {
     }
 }
 
-/// Request of a client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Maker {
-    client: ClientUuid,
-    xid: Xid,
-}
-
 /// Changes of a subject that may not be durable.
 #[derive(Clone, Copy, Debug)]
 struct Changes {
     /// Newest request.
-    by: Maker,
+    by: ReplySlot,
     /// Newest transaction of its client.
     transno: TransNo,
     /// Newest transaction of clients that had no answer when the next one came.
@@ -69,29 +66,29 @@ struct Changes {
 /// See the [module documentation](self).
 pub(crate) struct Sharing {
     parts: Box<[Mutex<Part>]>,
-    /// True if it makes no difference whether the client has its answer (`mdt.*.commit_on_sharing`).
-    commits_answered: AtomicBool,
+    /// See [`Mds::commit_on_sharing`](crate::Mds::commit_on_sharing).
+    mode: AtomicU8,
 }
 
 /// Subjects that a request changes, from its beginning to its end.
 #[must_use]
 pub(crate) struct Noted {
-    by: Maker,
+    by: ReplySlot,
     keys: Keys,
 }
 
 impl Sharing {
     pub(crate) fn new() -> Sharing {
         let parts = (0..PARTS).map(|_| Mutex::default()).collect();
-        Sharing { parts, commits_answered: AtomicBool::new(false) }
+        Sharing { parts, mode: AtomicU8::new(UNANSWERED) }
     }
 
-    pub(crate) fn commits_answered(&self) -> bool {
-        self.commits_answered.load(Ordering::Relaxed)
+    pub(crate) fn mode(&self) -> u8 {
+        self.mode.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_commits_answered(&self, on: bool) {
-        self.commits_answered.store(on, Ordering::Relaxed);
+    pub(crate) fn set_mode(&self, mode: u8) {
+        self.mode.store(mode, Ordering::Relaxed);
     }
 
     fn part(&self, key: u64) -> &Mutex<Part> {
@@ -99,7 +96,7 @@ impl Sharing {
     }
 
     /// Notes that a request begins which changes a subject.
-    fn begin(&self, key: u64, by: Maker, committed: TransNo, has_answer: &dyn Fn(&Maker) -> bool) {
+    fn begin(&self, key: u64, by: ReplySlot, committed: TransNo, has_answer: &dyn Fn(&ReplySlot) -> bool) {
         let mut part = self.part(key).lock();
         if part.len() >= KEPT && part.len() == part.capacity() {
             part.retain(|_, changes| changes.running > 0 || changes.transno.max(changes.others) > committed);
@@ -113,12 +110,14 @@ impl Sharing {
             }
             (changes.by, changes.transno, changes.is_mixed) = (by, none, changes.running > 0);
         }
-        changes.by.xid = changes.by.xid.max(by.xid);
+        if by.xid > changes.by.xid {
+            changes.by = by;
+        }
         changes.running += 1;
     }
 
     /// Notes that it has ended, with its transaction; 0 for none.
-    fn end(&self, key: u64, by: Maker, transno: TransNo) {
+    fn end(&self, key: u64, by: ReplySlot, transno: TransNo) {
         if let Some(changes) = self.part(key).lock().get_mut(&key) {
             let newest = match changes.is_mixed {
                 true => &mut changes.others,
@@ -132,7 +131,7 @@ impl Sharing {
     }
 
     /// Returns the transaction that has to be durable before a client learns of a subject.
-    fn needed(&self, key: u64, client: &ClientUuid, has_answer: &dyn Fn(&Maker) -> bool) -> TransNo {
+    fn needed(&self, key: u64, client: &ClientUuid, has_answer: &dyn Fn(&ReplySlot) -> bool) -> TransNo {
         let Some(changes) = self.part(key).lock().get(&key).copied() else { return TransNo(0) };
         let newest = match changes.running {
             _ if changes.is_mixed => TransNo(u64::MAX),
@@ -153,9 +152,8 @@ impl Leaves {
         call: &Call<'_>,
         request: &MdsRequest<'_>,
     ) -> Option<Noted> {
-        let slot = call.reply_slot.as_ref().filter(|_| self.shares(export))?;
+        let by = call.reply_slot.filter(|_| self.shares(export))?;
         let keys: Keys = changed_by(request).iter().map(Subject::key).collect();
-        let by = Maker { client: export.client, xid: slot.xid };
         let committed = self.store.last_committed();
         keys.iter().for_each(|key| self.sharing.begin(*key, by, committed, &|maker| self.has_answer(maker)));
         (!keys.is_empty()).then_some(Noted { by, keys })
@@ -165,7 +163,7 @@ impl Leaves {
     pub(crate) fn end_shared(&self, noted: Noted, answer: &StatusResult<MdsAnswer>) {
         let transno = answer.as_ref().map_or(TransNo(0), |answer| answer.transno);
         noted.keys.iter().for_each(|key| self.sharing.end(*key, noted.by, transno));
-        if let Ok(MdsAnswer { reply: MdsReply::Removed { fid, .. }, .. }) = answer {
+        if let Ok(MdsAnswer { reply: MdsReply::Removed { fid, attr: Some(_) }, .. }) = answer {
             let key = Subject::Inode(fid).key();
             self.sharing.begin(key, noted.by, self.store.last_committed(), &|maker| self.has_answer(maker));
             self.sharing.end(key, noted.by, transno);
@@ -190,7 +188,7 @@ impl Leaves {
         if let Ok(MdsAnswer { reply: MdsReply::Removed { fid, .. }, .. }) = answer {
             subjects.extend([Subject::Inode(fid), Subject::Names(fid)]);
         }
-        let has_answer = |maker: &Maker| self.has_answer(maker);
+        let has_answer = |maker: &ReplySlot| self.has_answer(maker);
         let needed = subjects
             .iter()
             .map(|subject| self.sharing.needed(subject.key(), &export.client, &has_answer))
@@ -200,12 +198,12 @@ impl Leaves {
 
     /// Returns true if others may see what this client changes, and it may live longer than this host.
     fn shares(&self, export: &Export) -> bool {
-        export.nid != Nid::Lo && self.clients.are_several()
+        export.nid != Nid::Lo && self.clients.are_several() && self.sharing.mode() != OFF
     }
 
-    fn has_answer(&self, maker: &Maker) -> bool {
-        let has_acked = |export: Arc<Export>| export.acked() > maker.xid;
-        !self.sharing.commits_answered() && self.clients.export_of(&maker.client).is_some_and(has_acked)
+    fn has_answer(&self, maker: &ReplySlot) -> bool {
+        let is_there = |export: Arc<Export>| export.has_answer_to(maker);
+        self.sharing.mode() != ALL && self.clients.export_of(&maker.client).is_some_and(is_there)
     }
 }
 
@@ -279,14 +277,15 @@ fn names_in<'a>(request: &'a MdsRequest<'_>) -> SmallVec<[Subject<'a>; 4]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_types::Xid;
 
-    const ALL: TransNo = TransNo(u64::MAX);
+    const EVERYTHING: TransNo = TransNo(u64::MAX);
 
-    fn maker(client: u8, xid: u64) -> Maker {
-        Maker { client: ClientUuid([client; 16]), xid: Xid(xid) }
+    fn maker(client: u8, xid: u64) -> ReplySlot {
+        ReplySlot { client: ClientUuid([client; 16]), tag: 0, xid: Xid(xid) }
     }
 
-    fn lacks(_: &Maker) -> bool {
+    fn lacks(_: &ReplySlot) -> bool {
         false
     }
 
@@ -309,7 +308,7 @@ mod tests {
     fn a_change_is_durable_before_others_learn_of_it_unless_its_client_has_the_answer() {
         let sharing = changed(&[(1, 5), (1, 6), (1, 0)]);
         assert_eq!((needed(&sharing, 1), needed(&sharing, 2)), (TransNo(0), TransNo(6)));
-        let has_answer_to = |xid| move |maker: &Maker| maker.xid < Xid(xid);
+        let has_answer_to = |xid| move |maker: &ReplySlot| maker.xid < Xid(xid);
         assert_eq!(sharing.needed(7, &ClientUuid([2; 16]), &has_answer_to(3)), TransNo(6));
         assert_eq!(sharing.needed(7, &ClientUuid([2; 16]), &has_answer_to(4)), TransNo(0));
         assert_eq!(sharing.needed(8, &ClientUuid([2; 16]), &lacks), TransNo(0), "another subject");
@@ -331,10 +330,10 @@ mod tests {
     fn everything_is_awaited_while_a_request_of_another_client_runs() {
         let sharing = changed(&[(1, 5)]);
         sharing.begin(7, maker(1, 2), TransNo(5), &lacks);
-        assert_eq!((needed(&sharing, 1), needed(&sharing, 2)), (TransNo(0), ALL));
+        assert_eq!((needed(&sharing, 1), needed(&sharing, 2)), (TransNo(0), EVERYTHING));
         sharing.begin(7, maker(2, 1), TransNo(5), &lacks);
         sharing.end(7, maker(2, 1), TransNo(7));
-        assert_eq!(needed(&sharing, 2), ALL, "the first one still runs");
+        assert_eq!(needed(&sharing, 2), EVERYTHING, "the first one still runs");
         sharing.end(7, maker(1, 2), TransNo(8));
         assert_eq!((needed(&sharing, 2), needed(&sharing, 3)), (TransNo(8), TransNo(8)));
     }

@@ -116,7 +116,7 @@ const SETTABLE: &[Group] = &[
         "mdt.*",
         &[
             ("capability_expire_s", Rule::Number(30, 86_400)),
-            ("commit_on_sharing", FLAG),
+            ("commit_on_sharing", Rule::Number(0, 2)),
             ("dir_split_count", Rule::Number(1, i64::MAX)),
             ("dir_split_delta", Rule::Number(1, 2000)),
             ("dir_use", Rule::Truth),

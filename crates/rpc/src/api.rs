@@ -181,8 +181,10 @@ pub struct Export {
     /// Counter of damaged frames (wrong checksum) from its address.
     damaged: OnceLock<Arc<AtomicU64>>,
     has_ended: AtomicBool,
-    /// See [`Export::acked`].
+    /// Xid below which the client has the answers to all its requests.
     acked: AtomicU64,
+    /// Newest modifying request for each tag. A client uses a tag again once it has the answer.
+    newest: Mutex<Vec<nacre_types::Xid>>,
     /// Requests that are changing something.
     changes: AtomicU64,
     /// Signals the end of a change after the end of the export.
@@ -230,6 +232,7 @@ impl Export {
             counters: OnceLock::new(),
             damaged: OnceLock::new(),
             acked: AtomicU64::new(0),
+            newest: Mutex::default(),
             has_ended: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             changes_ended: (Mutex::new(()), Condvar::new()),
@@ -273,9 +276,19 @@ impl Export {
         let _ = self.counters.set(counters);
     }
 
-    /// Returns the xid below which the client has the answers to all its requests.
-    pub fn acked(&self) -> nacre_types::Xid {
-        nacre_types::Xid(self.acked.load(Ordering::Acquire))
+    /// Returns true if the client has the answer to a request.
+    pub fn has_answer_to(&self, slot: &ReplySlot) -> bool {
+        let is_reused = |newest: &[nacre_types::Xid]| newest.get(usize::from(slot.tag)) > Some(&slot.xid);
+        self.acked.load(Ordering::Acquire) > slot.xid.0 || is_reused(&self.newest.lock())
+    }
+
+    /// Records that a modifying request has come.
+    pub(crate) fn note_request(&self, slot: &ReplySlot) {
+        let (mut newest, tag) = (self.newest.lock(), usize::from(slot.tag));
+        if newest.len() <= tag {
+            newest.resize(tag + 1, nacre_types::Xid(0));
+        }
+        newest[tag] = newest[tag].max(slot.xid);
     }
 
     /// Records that the client has the answers to all requests below `xid`.

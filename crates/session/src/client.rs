@@ -4,8 +4,6 @@ use crate::TAGS_MAX;
 use nacre_types::Xid;
 use std::collections::VecDeque;
 
-const WORDS: usize = TAGS_MAX as usize / 64;
-
 /// Numbers of a request; a resend uses the same ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
@@ -22,20 +20,22 @@ pub struct Requests {
     /// Requests in flight, by xid. There are as many as waiting threads, so a list is as fast as a tree, and
     /// it keeps its memory.
     under_way: VecDeque<(u64, Option<u16>)>,
-    /// Bitmap of the tags in use.
-    tags: [u64; WORDS],
+    /// Free tags. The one that became free last is used next: that tells the server soon that its reply arrived, and
+    /// servers keep few slots for clients with few requests in flight.
+    free: Vec<u16>,
 }
 
 impl Requests {
     /// Creates the state without requests. `first_xid` is at least 1; a client that may have connected before
     /// under the same identity must choose it above every xid that it used.
     pub fn new(first_xid: u64) -> Requests {
-        Requests { next_xid: first_xid.max(1), under_way: VecDeque::new(), tags: [0; WORDS] }
+        let free = (0..TAGS_MAX).rev().collect();
+        Requests { next_xid: first_xid.max(1), under_way: VecDeque::new(), free }
     }
 
     /// Starts a request; `None` if it modifies and all tags are in use (wait for one to finish).
     pub fn begin(&mut self, modifying: bool) -> Option<Ticket> {
-        let tag = if modifying { Some(self.take_tag()?) } else { None };
+        let tag = if modifying { Some(self.free.pop()?) } else { None };
         let xid = self.next_xid;
         self.next_xid += 1;
         self.under_way.push_back((xid, tag));
@@ -47,7 +47,8 @@ impl Requests {
         let Ok(index) = self.under_way.binary_search_by_key(&xid.0, |(xid, _)| *xid) else { return false };
         match self.under_way.remove(index) {
             Some((_, Some(tag))) => {
-                self.tags[usize::from(tag) / 64] &= !(1 << (tag % 64));
+                debug_assert!(!self.free.contains(&tag));
+                self.free.push(tag);
                 true
             }
             _ => false,
@@ -67,14 +68,6 @@ impl Requests {
     /// True if no request is in flight.
     pub fn is_empty(&self) -> bool {
         self.under_way.is_empty()
-    }
-
-    /// Takes the lowest free tag, so that servers keep few slots for clients with few requests in flight.
-    fn take_tag(&mut self) -> Option<u16> {
-        let (index, word) = self.tags.iter_mut().enumerate().find(|(_, word)| **word != u64::MAX)?;
-        let bit = word.trailing_ones();
-        *word |= 1 << bit;
-        Some((index as u32 * 64 + bit) as u16)
     }
 }
 
@@ -96,6 +89,16 @@ mod tests {
         assert!(!requests.finish(b.xid));
         assert_eq!(requests.acked(), Xid(3));
         assert!(requests.is_empty());
+    }
+
+    #[test]
+    fn the_tag_of_the_last_reply_is_used_next() {
+        let mut requests = Requests::new(1);
+        let [post, change, _other] = [(); 3].map(|()| requests.begin(true).expect("free"));
+        requests.finish(change.xid);
+        assert_eq!(requests.begin(true).expect("free").tag, change.tag);
+        requests.finish(post.xid);
+        assert_eq!(requests.begin(true).expect("free").tag, post.tag);
     }
 
     #[test]

@@ -425,8 +425,9 @@ fn a_file_unlinked_while_open_survives_the_crash_of_the_mds() {
     cluster.stop_and_check();
 }
 
-/// Starts a file system whose MDT is on a disk that can lose power, and keeps changes volatile for long.
-fn power_cluster(fsname: &str) -> Option<(Cluster, PowerDisk)> {
+/// Starts a file system whose MDT is on a disk that can lose power, and keeps changes volatile for long; if
+/// `loses_shared`, also those that another mount sees.
+fn power_cluster(fsname: &str, loses_shared: bool) -> Option<(Cluster, PowerDisk)> {
     if !have(&["/dev/fuse"]) || !have_root() {
         return None;
     }
@@ -437,12 +438,15 @@ fn power_cluster(fsname: &str) -> Option<(Cluster, PowerDisk)> {
     }
     let disk = PowerDisk::under(&mut cluster, "mdt0000");
     cluster.lctl(&["set_param", "-n", "osd-file.*-MDT0000.commit_interval_ms=60000"]).success();
+    if loses_shared {
+        cluster.lctl(&["set_param", "-n", &format!("mdt.{fsname}-MDT0000.commit_on_sharing=0")]).success();
+    }
     Some((cluster, disk))
 }
 
 #[test]
 fn what_an_mdt_has_lost_with_its_host_is_replayed_by_its_clients() {
-    let Some((mut cluster, mut disk)) = power_cluster("power") else { return };
+    let Some((mut cluster, mut disk)) = power_cluster("power", true) else { return };
     let other = cluster.add_mount();
     let path = cluster.directory("d");
     for name in ["removed", "renamed", "changed", "rewritten"] {
@@ -452,20 +456,20 @@ fn what_an_mdt_has_lost_with_its_host_is_replayed_by_its_clients() {
     let (directory, changed) = (File::open(&path).expect("open"), open("changed"));
     directory.sync_all().expect("fsync");
 
+    // Changes of two mounts that depend on each other, and files with objects that the MDT does not know afterwards.
+    let mut made = File::create(path.join("made")).expect("create");
+    made.write_all(b"data").expect("write");
+    fs::create_dir(path.join("sub")).expect("made");
     // More than a message takes.
     fs::create_dir(path.join("many")).expect("made");
     for number in 0..400 {
         fs::write(path.join(format!("many/{number}")), number.to_string()).expect("write");
     }
-    // Changes of two mounts that depend on each other, and files with objects that the MDT does not know afterwards.
-    let mut made = File::create(path.join("made")).expect("create");
-    made.write_all(b"data").expect("write");
-    fs::create_dir(path.join("sub")).expect("made");
     fs::write(other.join("d/sub/below"), content(3, 3 << 20)).expect("write");
     fs::rename(path.join("sub"), path.join("moved")).expect("renamed");
-    fs::hard_link(other.join("d/moved/below"), other.join("d/link")).expect("linked");
     fs::remove_file(path.join("removed")).expect("unlink");
     fs::rename(path.join("renamed"), path.join("new name")).expect("renamed");
+    fs::hard_link(other.join("d/moved/below"), other.join("d/link")).expect("linked");
     changed.set_permissions(fs::Permissions::from_mode(0o600)).expect("chmod");
     fs::write(path.join("rewritten"), "again").expect("write");
     disk.cut(&mut cluster);
@@ -503,7 +507,7 @@ fn what_an_mdt_has_lost_with_its_host_is_replayed_by_its_clients() {
 
 #[test]
 fn fsync_and_close_tell_what_cannot_be_replayed() {
-    let Some((mut cluster, mut disk)) = power_cluster("lost") else { return };
+    let Some((mut cluster, mut disk)) = power_cluster("lost", true) else { return };
     let other = cluster.add_mount();
     let path = cluster.directory("d");
     let directory = File::open(&path).expect("open");
@@ -530,6 +534,23 @@ fn fsync_and_close_tell_what_cannot_be_replayed() {
         (b"beside".to_vec(), Ok(()))
     );
     drop((below, directory));
+    cluster.stop_and_check();
+}
+
+/// The mount that made the directory has not acknowledged its answer, and may not be there to replay it.
+#[test]
+fn what_a_mount_builds_on_a_change_of_another_that_dies_is_not_lost() {
+    let Some((mut cluster, mut disk)) = power_cluster("builds", false) else { return };
+    let other = cluster.add_mount();
+    let path = cluster.directory("d");
+    File::open(&path).expect("open").sync_all().expect("fsync");
+    fs::create_dir(other.join("d/sub")).expect("made");
+    let below = File::create(path.join("sub/below")).expect("create");
+    cluster.signal(cluster.pid_of_mount(&other), Signal::KILL);
+    disk.cut(&mut cluster);
+    below.sync_all().expect("nothing is lost");
+    assert!(path.join("sub/below").exists());
+    drop(below);
     cluster.stop_and_check();
 }
 

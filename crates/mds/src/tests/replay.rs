@@ -524,10 +524,10 @@ fn a_change_is_durable_before_another_client_learns_of_it_unless_its_own_has_the
     own.export.note_acked(Xid(12));
     looks_up(1, "b");
     assert!(!is_durable(made), "its client would replay it");
-    farm.mds.set_commits_on_sharing(true);
+    farm.mds.set_commit_on_sharing(1);
     looks_up(1, "b");
     assert!(is_durable(made));
-    farm.mds.set_commits_on_sharing(false);
+    farm.mds.set_commit_on_sharing(2);
 
     let removed = execute(12, &MdsRequest::Unlink { parent: Fid::ROOT, name: b"a", directory: false });
     assert!(!is_durable(removed));

@@ -18,7 +18,12 @@ pub fn enter(mdt: &Entries<'_, Mds>) {
     );
     mdt.flag("no_create", |mds| mds.space.is_no_create(), |mds, on| mds.space.set_no_create(on));
     mdt.flag("dir_use", Mds::counts_directories, Mds::set_counts_directories);
-    mdt.flag("commit_on_sharing", Mds::commits_on_sharing, Mds::set_commits_on_sharing);
+    mdt.integer(
+        "commit_on_sharing",
+        0..=2,
+        |mds| i64::from(mds.commit_on_sharing()),
+        |mds, mode| mds.set_commit_on_sharing(mode as u8),
+    );
     enter_moving(mdt);
     mdt.integer(
         "identity_expire",

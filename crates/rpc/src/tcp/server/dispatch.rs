@@ -305,6 +305,7 @@ impl<'a> Work<'a> {
             Begin::Stale | Begin::Wait => return,
         }
         let slot = ReplySlot { client: client.export.client, tag: header.tag, xid: header.xid };
+        client.export.note_request(&slot);
         let stored = header
             .flags
             .contains(FrameFlags::RESENT)
