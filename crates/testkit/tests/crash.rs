@@ -6,8 +6,8 @@ use std::io::{Read, Write};
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
@@ -425,6 +425,10 @@ fn a_file_unlinked_while_open_survives_the_crash_of_the_mds() {
     cluster.stop_and_check();
 }
 
+/// One such test at a time: a command that another one starts closes copies of the files of this one, and losses are
+/// reported to it.
+static POWER: Mutex<()> = Mutex::new(());
+
 /// Starts a file system whose MDT is on a disk that can lose power, and keeps changes volatile for long; if
 /// `loses_shared`, also those that another mount sees.
 fn power_cluster(fsname: &str, loses_shared: bool) -> Option<(Cluster, PowerDisk)> {
@@ -446,6 +450,7 @@ fn power_cluster(fsname: &str, loses_shared: bool) -> Option<(Cluster, PowerDisk
 
 #[test]
 fn what_an_mdt_has_lost_with_its_host_is_replayed_by_its_clients() {
+    let _alone = POWER.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((mut cluster, mut disk)) = power_cluster("power", true) else { return };
     let other = cluster.add_mount();
     let path = cluster.directory("d");
@@ -507,6 +512,7 @@ fn what_an_mdt_has_lost_with_its_host_is_replayed_by_its_clients() {
 
 #[test]
 fn fsync_and_close_tell_what_cannot_be_replayed() {
+    let _alone = POWER.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((mut cluster, mut disk)) = power_cluster("lost", true) else { return };
     let other = cluster.add_mount();
     let path = cluster.directory("d");
@@ -540,6 +546,7 @@ fn fsync_and_close_tell_what_cannot_be_replayed() {
 /// The mount that made the directory has not acknowledged its answer, and may not be there to replay it.
 #[test]
 fn what_a_mount_builds_on_a_change_of_another_that_dies_is_not_lost() {
+    let _alone = POWER.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((mut cluster, mut disk)) = power_cluster("builds", false) else { return };
     let other = cluster.add_mount();
     let path = cluster.directory("d");
