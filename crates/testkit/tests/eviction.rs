@@ -382,10 +382,9 @@ fn mounts_that_stop_at_once_hold_others_up_no_longer_than_one_does() {
     for name in &names {
         fs::write(here.join(name), "data").expect("write");
     }
-    let known = cluster.processes().len();
-    let mounts: Vec<_> = (0..MOUNTS).map(|_| cluster.add_mount().join("d")).collect();
-    let pids: Vec<u32> = cluster.processes().split_off(known).into_iter().map(|(_, pid)| pid).collect();
-    assert_eq!(pids.len(), MOUNTS);
+    let points: Vec<_> = (0..MOUNTS).map(|_| cluster.add_mount()).collect();
+    let pids: Vec<u32> = points.iter().map(|point| cluster.pid_of_mount(point)).collect();
+    let mounts: Vec<_> = points.iter().map(|point| point.join("d")).collect();
     // Each has all files open and their attributes cached: the first client that is evicted has handles of
     // files that requests wait for.
     let mut open = Vec::new();
