@@ -461,14 +461,20 @@ fn send(mut stream: impl Write, message: &impl Serialize) -> io::Result<()> {
 }
 
 /// Connects to a socket within `limit`: the socket of a stopped process accepts nothing once its queue is
-/// full.
-fn connect_within(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
+/// full. Without a limit, a full queue is [`io::ErrorKind::WouldBlock`] at once.
+fn connect_within(socket: &Path, limit: Option<Duration>) -> io::Result<UnixStream> {
     use rustix::net::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
     };
     let short = ShortPath::of(socket)?;
-    let way = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_socket_timeout(&way, sockopt::Timeout::Send, Some(limit))?;
+    let flags = match limit {
+        Some(_) => SocketFlags::CLOEXEC,
+        None => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+    };
+    let way = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    if limit.is_some() {
+        sockopt::set_socket_timeout(&way, sockopt::Timeout::Send, limit)?;
+    }
     connect(&way, &SocketAddrUnix::new(&short.path)?)?;
     Ok(UnixStream::from(way))
 }
@@ -476,7 +482,7 @@ fn connect_within(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
 /// Returns true for a socket whose process ended without removing it.
 pub fn is_dead(socket: &Path) -> bool {
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    connect_within(socket, STATUS_LIMIT).is_err_and(|error| refused(&error))
+    connect_within(socket, None).is_err_and(|error| refused(&error))
 }
 
 /// Returns true for a socket on which a process accepts requests, however slowly.
@@ -484,7 +490,7 @@ pub fn is_listening(socket: &Path) -> bool {
     let none = |error: &io::Error| {
         matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
     };
-    !connect_within(socket, STATUS_LIMIT).is_err_and(|error| none(&error))
+    !connect_within(socket, None).is_err_and(|error| none(&error))
 }
 
 /// Sends a request to the process that serves `socket`, and returns its answer.
@@ -500,7 +506,7 @@ pub fn ask(socket: &Path, request: &Request) -> io::Result<Answer> {
 /// # Errors
 /// As [`ask`].
 pub fn ask_for(socket: &Path, request: &Request, limit: Duration) -> io::Result<Answer> {
-    let stream = connect_within(socket, limit.min(TIMEOUT))?;
+    let stream = connect_within(socket, Some(limit.min(TIMEOUT)))?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit.min(TIMEOUT)))?;
     let mut line = String::new();
@@ -533,8 +539,7 @@ pub fn is_silence(error: &io::Error) -> bool {
 /// Like [`ask`], for a process that may end meanwhile: `None` if it has ended.
 pub fn ask_if_there(socket: &Path, request: &Request) -> Option<io::Result<Answer>> {
     let answer = ask(socket, request);
-    let has_ended = || ShortPath::of(socket).and_then(|short| UnixStream::connect(&short.path)).is_err();
-    if answer.is_err() && has_ended() { None } else { Some(answer) }
+    if answer.is_err() && !is_listening(socket) { None } else { Some(answer) }
 }
 
 #[cfg(test)]
@@ -594,5 +599,19 @@ mod tests {
         let answer = ask_if_there(&path, &Request::Stop { force: false });
         assert!(matches!(answer, Some(Err(_))), "{answer:?}");
         drop(hangs_up);
+    }
+
+    #[test]
+    fn a_process_that_accepts_nothing_is_there_and_holds_nobody_up() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let path = scratch.path().join("control.sock");
+        let listener = UnixListener::bind(&path).expect("listen");
+        let queue: Vec<_> = std::iter::from_fn(|| connect_within(&path, None).ok()).collect();
+        assert!(!queue.is_empty());
+        let began = nacre_env::clock::Instant::now();
+        assert!(is_listening(&path) && !is_dead(&path));
+        assert!(began.elapsed() < STATUS_LIMIT, "{:?}", began.elapsed());
+        drop(listener);
+        assert!(!is_listening(&path) && is_dead(&path));
     }
 }
