@@ -181,15 +181,16 @@ pub struct Export {
     /// Counter of damaged frames (wrong checksum) from its address.
     damaged: OnceLock<Arc<AtomicU64>>,
     has_ended: AtomicBool,
-    /// Xid below which the client has the answers to all its requests.
-    acked: AtomicU64,
-    /// Newest modifying request for each tag. A client uses a tag again once it has the answer.
-    newest: Mutex<Vec<nacre_types::Xid>>,
+    /// See [`Export::has_answer_to`].
+    received: OnceLock<Box<Received>>,
     /// Requests that are changing something.
     changes: AtomicU64,
     /// Signals the end of a change after the end of the export.
     changes_ended: (Mutex<()>, Condvar),
 }
+
+/// Returns true if a client has the answer to a request.
+pub type Received = dyn Fn(&ReplySlot) -> bool + Send + Sync;
 
 /// See [`Export::begin_change`].
 #[must_use = "the change ends when the guard is dropped"]
@@ -231,8 +232,7 @@ impl Export {
             callbacks,
             counters: OnceLock::new(),
             damaged: OnceLock::new(),
-            acked: AtomicU64::new(0),
-            newest: Mutex::default(),
+            received: OnceLock::new(),
             has_ended: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             changes_ended: (Mutex::new(()), Condvar::new()),
@@ -276,26 +276,15 @@ impl Export {
         let _ = self.counters.set(counters);
     }
 
-    /// Returns true if the client has the answer to a request.
+    /// Returns true if the client has the answer to a modifying request, as far as its later ones show; false for a
+    /// client in this process.
     pub fn has_answer_to(&self, slot: &ReplySlot) -> bool {
-        let is_reused = |newest: &[nacre_types::Xid]| newest.get(usize::from(slot.tag)) > Some(&slot.xid);
-        self.acked.load(Ordering::Acquire) > slot.xid.0 || is_reused(&self.newest.lock())
+        self.received.get().is_some_and(|received| received(slot))
     }
 
-    /// Records that a modifying request has come.
-    pub(crate) fn note_request(&self, slot: &ReplySlot) {
-        let (mut newest, tag) = (self.newest.lock(), usize::from(slot.tag));
-        if newest.len() <= tag {
-            newest.resize(tag + 1, nacre_types::Xid(0));
-        }
-        newest[tag] = newest[tag].max(slot.xid);
-    }
-
-    /// Records that the client has the answers to all requests below `xid`.
-    pub fn note_acked(&self, xid: nacre_types::Xid) {
-        if xid.0 > self.acked.load(Ordering::Relaxed) {
-            self.acked.fetch_max(xid.0, Ordering::AcqRel);
-        }
+    /// Sets what knows that. Only the first call has an effect.
+    pub fn set_received(&self, received: Box<Received>) {
+        let _ = self.received.set(received);
     }
 
     /// Sets the counter of damaged frames. Only the first call has an effect.

@@ -19,7 +19,7 @@ pub mod tunables;
 pub use api::{
     Alone, Call, ClientCallbacks, Export, ExportChange, Helpers, IoCall, MdsEndpoint, MdsService, MdsWelcome,
     MgsEndpoint, MgsPeer, MgsService, NoCallbacks, OssEndpoint, OssEvents, OssService, OstEventsFactory,
-    ReadCall, ReplySlot, Started, run_all, run_all_by,
+    ReadCall, Received, ReplySlot, Started, run_all, run_all_by,
 };
 pub use audit::{AuditEvent, AuditKind, AuditSink};
 pub use config::{ClientConfig, ServerConfig};

@@ -74,6 +74,15 @@ impl<R: Clone> ReplyCache<R> {
         }
     }
 
+    /// Returns true if the client has the reply to a request, as far as its later requests show.
+    pub fn has_arrived(&self, tag: u16, xid: Xid) -> bool {
+        let is_reused = match self.slots.get(usize::from(tag)) {
+            Some(Slot::Running(other) | Slot::Done(other, _)) => *other > xid.0,
+            Some(Slot::Free) | None => false,
+        };
+        xid.0 < self.acked || is_reused
+    }
+
     /// Stores the reply of a request that was to be executed.
     pub fn finish(&mut self, tag: u16, xid: Xid, reply: R) {
         if let Some(slot) = self.running(tag, xid) {

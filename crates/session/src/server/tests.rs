@@ -24,6 +24,20 @@ fn the_next_request_of_a_slot_waits_for_the_one_before() {
 }
 
 #[test]
+fn a_reply_has_arrived_if_the_client_acknowledges_it_or_uses_its_slot_again() {
+    let mut cache = ReplyCache::default();
+    for (tag, xid) in [(0, 1), (1, 2)] {
+        assert_eq!(cache.begin(tag, Xid(xid), Xid(1)), Begin::Execute);
+        cache.finish(tag, Xid(xid), ());
+    }
+    assert!(!cache.has_arrived(0, Xid(1)) && !cache.has_arrived(1, Xid(2)) && !cache.has_arrived(7, Xid(1)));
+    assert_eq!(cache.begin(1, Xid(3), Xid(1)), Begin::Execute);
+    assert!(!cache.has_arrived(0, Xid(1)) && cache.has_arrived(1, Xid(2)) && !cache.has_arrived(1, Xid(3)));
+    assert_eq!(cache.begin(2, Xid(4), Xid(3)), Begin::Execute);
+    assert!(cache.has_arrived(0, Xid(1)) && !cache.has_arrived(1, Xid(3)));
+}
+
+#[test]
 fn a_request_that_did_nothing_may_run_again() {
     let mut cache = ReplyCache::<()>::default();
     assert_eq!(cache.begin(0, Xid(1), Xid(1)), Begin::Execute);

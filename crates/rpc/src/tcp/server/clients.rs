@@ -401,11 +401,14 @@ fn new_client(
     let export = if who.is_server { export.of_server() } else { export };
     let export = export.of_key(who.identity.clone()).at_first(who.is_first);
     let key = who.identity.as_ref().map(|identity| identity.id);
-    let answers = former.take(&Holder { target, client: who.uuid, key });
+    let former = former.take(&Holder { target, client: who.uuid, key });
+    let (has_former_answers, answers) = (former.is_some(), former.unwrap_or_default());
+    let own = answers.clone();
+    export.set_received(Box::new(move |slot| own.cache.lock().has_arrived(slot.tag, slot.xid)));
     Client {
         export: Arc::new(export),
-        has_former_answers: answers.is_some(),
-        answers: answers.unwrap_or_default(),
+        has_former_answers,
+        answers,
         callbacks,
         service,
         target,

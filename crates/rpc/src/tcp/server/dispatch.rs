@@ -251,7 +251,6 @@ impl<'a> Work<'a> {
         if client.is_gone() {
             return self.answer(header, Status::EVICTED, 0);
         }
-        client.export.note_acked(header.acked);
         let body = std::mem::take(&mut self.body);
         let decoded = job_of(header, &body).and_then(|(body, job)| {
             let mut reader = Reader::new(body);
@@ -305,7 +304,6 @@ impl<'a> Work<'a> {
             Begin::Stale | Begin::Wait => return,
         }
         let slot = ReplySlot { client: client.export.client, tag: header.tag, xid: header.xid };
-        client.export.note_request(&slot);
         let stored = header
             .flags
             .contains(FrameFlags::RESENT)
