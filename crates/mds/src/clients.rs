@@ -24,6 +24,7 @@ pub struct Clients {
     /// Changes whenever a client is removed, so that a thread can cache that its client is connected.
     generation: AtomicU64,
     release_timeout_ms: AtomicU64,
+    /// True if `exports` has more than one; read at each request.
     are_several: AtomicBool,
 }
 

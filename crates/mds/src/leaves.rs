@@ -16,7 +16,6 @@ use crate::records::Records;
 use crate::recovery::Recovery;
 use crate::replaced::Replaced;
 use crate::replay::Replays;
-use crate::sharing::Sharing;
 use crate::signal::StopSignal;
 use crate::space::SpaceGuard;
 use crate::transactions::state::Transactions;
@@ -48,7 +47,6 @@ pub(crate) struct Leaves {
     pub quotas: Arc<Quotas>,
     pub dir_use: Arc<DirUse>,
     pub counting: Arc<Counting>,
-    pub sharing: Sharing,
     pub signal: Arc<StopSignal>,
     pub hold: Arc<Hold>,
 }

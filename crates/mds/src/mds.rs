@@ -115,6 +115,7 @@ pub struct Mds {
     pub scrub: Arc<Scrub>,
     /// Counters of requests.
     pub stats: MdsStats,
+    pub(crate) sharing: Sharing,
     /// Requests that a test holds up.
     pub hold: Arc<Hold>,
     /// Simulated service times for measurements.
@@ -318,7 +319,6 @@ impl Mds {
             counting: Arc::new(Counting::new(&store, index, &quotas, &dir_use)),
             quotas,
             dir_use,
-            sharing: Sharing::new(),
             signal: Arc::default(),
             hold: Arc::default(),
             departed: Arc::default(),
@@ -376,6 +376,7 @@ impl Mds {
             quota_master,
             scrub: Arc::new(Scrub::new(&leaves, &core, config.scrub_rate)),
             stats: MdsStats::new(),
+            sharing: Sharing::new(&leaves.clients, &leaves.records, &leaves.store),
             simulation: Simulation::default(),
             faults: Faults::new(leaves.index),
             lock_timer: Mutex::new(None),
@@ -466,12 +467,17 @@ impl Mds {
     /// Returns which changes are durable before another client learns of them (`mdt.*.commit_on_sharing`): 0 for none,
     /// 1 for all, 2 for those whose own client may not have its answer.
     pub fn commit_on_sharing(&self) -> u8 {
-        self.leaves.sharing.mode()
+        self.sharing.mode()
     }
 
     /// Sets which.
     pub fn set_commit_on_sharing(&self, mode: u8) {
-        self.leaves.sharing.set_mode(mode);
+        self.sharing.set_mode(mode);
+    }
+
+    /// Returns how often the log was synced for that.
+    pub fn shared_commits(&self) -> u64 {
+        self.sharing.commits()
     }
 
     /// Switches that count. The inodes are read in the background after it was switched on.

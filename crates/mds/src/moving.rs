@@ -29,6 +29,7 @@ use nacre_layout::dir_layout::Home;
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::peer::{PeerReply, PeerRequest};
+use smallvec::{SmallVec, smallvec};
 use std::collections::BTreeSet;
 use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, Weak};
@@ -67,20 +68,20 @@ fn move_names(moves: &Weak<Moves>, bell: &Bell) {
 }
 
 /// Returns the names in a request, with the directories or shards to look them up in.
-fn names_of<'a>(request: &MdsRequest<'a>) -> Vec<(Fid, &'a [u8])> {
+pub(crate) fn names_in<'a>(request: &MdsRequest<'a>) -> SmallVec<[(Fid, &'a [u8]); 2]> {
     match *request {
         MdsRequest::Lookup { parent, name }
         | MdsRequest::Create { parent, name, .. }
         | MdsRequest::Link { parent, name, .. }
         | MdsRequest::Unlink { parent, name, .. }
-        | MdsRequest::Intent { fid: parent, name: Some(name), .. } => vec![(parent, name)],
+        | MdsRequest::Intent { fid: parent, name: Some(name), .. } => smallvec![(parent, name)],
         MdsRequest::Rename { from_parent, from_name, to_parent, to_name, .. } => {
-            vec![(from_parent, from_name), (to_parent, to_name)]
+            smallvec![(from_parent, from_name), (to_parent, to_name)]
         }
         MdsRequest::LookupMany { parent, names, .. } => {
             names.split(|&byte| byte == 0).map(|name| (parent, name)).collect()
         }
-        _ => Vec::new(),
+        _ => SmallVec::new(),
     }
 }
 
@@ -115,7 +116,7 @@ impl Moves {
     /// Those of other MDTs.
     pub fn learn_moved(&self, request: &MdsRequest<'_>) -> StatusResult<bool> {
         let (mut has_learned, mut asked) = (false, BTreeSet::new());
-        for (home, name) in names_of(request) {
+        for (home, name) in names_in(request) {
             let Some(record) = self.core.coordinator.record_anywhere(&home)? else { return Ok(false) };
             let Ok(Some(shard)) = place_of(&record) else { continue };
             let position = self.leaves.records.hash(name);

@@ -159,12 +159,7 @@ impl Mds {
         self.hold.pass(Moment::Before, request);
         let suspended = Suspended::of(request);
         let caller = Caller { client: export.client, export, call, request, suspended: &suspended, standing };
-        let noted = self.leaves.begin_shared(export, call, request);
-        let answer = self.run(&caller, request);
-        if let Some(noted) = noted {
-            self.leaves.end_shared(noted, &answer);
-        }
-        self.leaves.commit_shared(export, request, &answer)?;
+        let answer = self.sharing.run(export, call, request, || self.run(&caller, request));
         self.stats.count_service(request, start);
         let mut answer = answer.inspect_err(|status| self.faults.note(export, request, *status))?;
         self.capabilities.add_to(export, request, &mut answer);

@@ -5,39 +5,44 @@
 //! later, when its client sends the request again, or never. What others were answered meanwhile must not depend on it:
 //! a file made under a name that an unanswered request had removed could not be replayed.
 //!
-//! The next request of a client shows which answers it has, so a busy client makes nobody wait. Only names and attributes
+//! The next changes of a client show which answers it has, so a busy client makes nobody wait. Only names and attributes
 //! count; sizes and times of directories may go back.
 
 use crate::cache::FidHasher;
-use crate::leaves::Leaves;
+use crate::clients::Clients;
+use crate::filesets::fids_of;
+use crate::moving::names_in;
+use crate::records::Records;
 use nacre_env::sync::Mutex;
 use nacre_rpc::{Call, Export, ReplySlot};
+use nacre_store::MetaStore;
 use nacre_types::{ClientUuid, Fid, Nid, StatusResult, TransNo};
-use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest, NewFile};
+use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Number of parts of the table, to keep threads out of each other's way.
-const PARTS: usize = 64;
 /// Values of `mdt.*.commit_on_sharing`.
 const OFF: u8 = 0;
 const ALL: u8 = 1;
 const UNANSWERED: u8 = 2;
+/// Number of parts of the table, to keep threads out of each other's way.
+const PARTS: usize = 64;
 /// Number of entries of a part below which none is dropped.
 const KEPT: usize = 256;
 
 /// What a request changes or shows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Subject<'a> {
-    Name(&'a Fid, &'a [u8]),
-    Inode(&'a Fid),
+    Name(Fid, &'a [u8]),
+    Inode(Fid),
     /// The names in a directory as a whole.
-    Names(&'a Fid),
+    Names(Fid),
 }
 
+type Subjects<'a> = SmallVec<[Subject<'a>; 4]>;
 type Keys = SmallVec<[u64; 4]>;
 type Part = HashMap<u64, Changes, BuildHasherDefault<FidHasher>>;
 
@@ -63,32 +68,14 @@ struct Changes {
     is_mixed: bool,
 }
 
-/// See the [module documentation](self).
-pub(crate) struct Sharing {
+/// Changes by subject.
+struct Table {
     parts: Box<[Mutex<Part>]>,
-    /// See [`Mds::commit_on_sharing`](crate::Mds::commit_on_sharing).
-    mode: AtomicU8,
 }
 
-/// Subjects that a request changes, from its beginning to its end.
-#[must_use]
-pub(crate) struct Noted {
-    by: ReplySlot,
-    keys: Keys,
-}
-
-impl Sharing {
-    pub(crate) fn new() -> Sharing {
-        let parts = (0..PARTS).map(|_| Mutex::default()).collect();
-        Sharing { parts, mode: AtomicU8::new(UNANSWERED) }
-    }
-
-    pub(crate) fn mode(&self) -> u8 {
-        self.mode.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_mode(&self, mode: u8) {
-        self.mode.store(mode, Ordering::Relaxed);
+impl Table {
+    fn new() -> Table {
+        Table { parts: (0..PARTS).map(|_| Mutex::default()).collect() }
     }
 
     fn part(&self, key: u64) -> &Mutex<Part> {
@@ -144,134 +131,175 @@ impl Sharing {
     }
 }
 
-impl Leaves {
-    /// Notes a request of a client before it is executed, if it may change what others see.
-    pub(crate) fn begin_shared(
+/// See the [module documentation](self).
+pub(crate) struct Sharing {
+    clients: Arc<Clients>,
+    records: Arc<Records>,
+    store: Arc<MetaStore>,
+    table: Table,
+    /// See [`Mds::commit_on_sharing`](crate::Mds::commit_on_sharing).
+    mode: AtomicU8,
+    /// Syncs of the log that were needed.
+    commits: AtomicU64,
+}
+
+impl Sharing {
+    pub(crate) fn new(clients: &Arc<Clients>, records: &Arc<Records>, store: &Arc<MetaStore>) -> Sharing {
+        let (clients, records, store) = (clients.clone(), records.clone(), store.clone());
+        let (mode, commits) = (AtomicU8::new(UNANSWERED), AtomicU64::new(0));
+        Sharing { clients, records, store, table: Table::new(), mode, commits }
+    }
+
+    pub(crate) fn mode(&self) -> u8 {
+        self.mode.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_mode(&self, mode: u8) {
+        self.mode.store(mode, Ordering::Relaxed);
+    }
+
+    /// Returns the number of syncs of the log that were needed.
+    pub(crate) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
+    }
+
+    /// Runs a request of a client, and makes durable what its answer shows or depends on, if other clients have made
+    /// that and may not have their answers yet.
+    ///
+    /// # Errors
+    /// Those of the request and of the store.
+    pub(crate) fn run(
         &self,
         export: &Export,
         call: &Call<'_>,
         request: &MdsRequest<'_>,
-    ) -> Option<Noted> {
-        let by = call.reply_slot.filter(|_| self.shares(export))?;
-        let keys: Keys = changed_by(request).iter().map(Subject::key).collect();
-        let committed = self.store.last_committed();
-        keys.iter().for_each(|key| self.sharing.begin(*key, by, committed, &|maker| self.has_answer(maker)));
-        (!keys.is_empty()).then_some(Noted { by, keys })
-    }
-
-    /// Notes the end of the request.
-    pub(crate) fn end_shared(&self, noted: Noted, answer: &StatusResult<MdsAnswer>) {
-        let transno = answer.as_ref().map_or(TransNo(0), |answer| answer.transno);
-        noted.keys.iter().for_each(|key| self.sharing.end(*key, noted.by, transno));
-        if let Ok(MdsAnswer { reply: MdsReply::Removed { fid, attr: Some(_) }, .. }) = answer {
-            let key = Subject::Inode(fid).key();
-            self.sharing.begin(key, noted.by, self.store.last_committed(), &|maker| self.has_answer(maker));
-            self.sharing.end(key, noted.by, transno);
+        run: impl FnOnce() -> StatusResult<MdsAnswer>,
+    ) -> StatusResult<MdsAnswer> {
+        // What a client of this process makes ends with this host.
+        if export.nid == Nid::Lo || !self.clients.are_several() || self.mode() == OFF {
+            return run();
         }
+        let mut under_way = call.reply_slot.map(|by| UnderWay::new(self, by));
+        if let Some(noted) = &mut under_way {
+            noted.begin(&changed_by(request));
+        }
+        let answer = run();
+        if let (Some(noted), Ok(answer)) = (&mut under_way, &answer) {
+            noted.transno = answer.transno;
+            if let MdsReply::Removed { fid, attr: Some(_) } = answer.reply {
+                noted.begin(&[Subject::Inode(fid)]);
+            }
+        }
+        drop(under_way);
+        self.commit(&export.client, request, &answer)?;
+        answer
     }
 
-    /// Makes durable what the answer to a client shows or depends on, if other clients have made it which may not have
-    /// their answers yet.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub(crate) fn commit_shared(
+    fn commit(
         &self,
-        export: &Export,
+        client: &ClientUuid,
         request: &MdsRequest<'_>,
         answer: &StatusResult<MdsAnswer>,
     ) -> StatusResult<()> {
-        if !self.shares(export) || self.store.last_transno() <= self.store.last_committed() {
+        let committed = self.store.last_committed();
+        if self.store.last_transno() <= committed {
             return Ok(());
         }
-        let mut subjects = shown_by(request);
-        if let Ok(MdsAnswer { reply: MdsReply::Removed { fid, .. }, .. }) = answer {
-            subjects.extend([Subject::Inode(fid), Subject::Names(fid)]);
+        let needed =
+            |subject: &Subject<'_>| self.table.needed(subject.key(), client, &|maker| self.has_answer(maker));
+        let needed = shown_by(request, answer).iter().map(needed).max().unwrap_or_default();
+        if needed > committed {
+            self.commits.fetch_add(1, Ordering::Relaxed);
+            self.records.sync(needed.min(self.store.last_transno()))?;
         }
-        let has_answer = |maker: &ReplySlot| self.has_answer(maker);
-        let needed = subjects
-            .iter()
-            .map(|subject| self.sharing.needed(subject.key(), &export.client, &has_answer))
-            .max();
-        self.records.sync(needed.unwrap_or_default().min(self.store.last_transno()))
-    }
-
-    /// Returns true if others may see what this client changes, and it may live longer than this host.
-    fn shares(&self, export: &Export) -> bool {
-        export.nid != Nid::Lo && self.clients.are_several() && self.sharing.mode() != OFF
+        Ok(())
     }
 
     fn has_answer(&self, maker: &ReplySlot) -> bool {
         let is_there = |export: Arc<Export>| export.has_answer_to(maker);
-        self.sharing.mode() != ALL && self.clients.export_of(&maker.client).is_some_and(is_there)
+        self.mode() != ALL && self.clients.export_of(&maker.client).is_some_and(is_there)
     }
+}
+
+/// A request under way, from before its first effect to after its last.
+struct UnderWay<'a> {
+    sharing: &'a Sharing,
+    by: ReplySlot,
+    keys: Keys,
+    transno: TransNo,
+}
+
+impl UnderWay<'_> {
+    fn new(sharing: &Sharing, by: ReplySlot) -> UnderWay<'_> {
+        UnderWay { sharing, by, keys: SmallVec::new(), transno: TransNo(0) }
+    }
+
+    /// Notes what the request changes.
+    fn begin(&mut self, subjects: &[Subject<'_>]) {
+        let committed = self.sharing.store.last_committed();
+        for key in subjects.iter().map(Subject::key) {
+            self.sharing.table.begin(key, self.by, committed, &|maker| self.sharing.has_answer(maker));
+            self.keys.push(key);
+        }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.keys.iter().for_each(|key| self.sharing.table.end(*key, self.by, self.transno));
+    }
+}
+
+/// Returns the names in a request.
+fn named<'a>(request: &MdsRequest<'a>) -> Subjects<'a> {
+    let names = names_in(request).into_iter().filter(|(_, name)| !name.is_empty());
+    names.map(|(parent, name)| Subject::Name(parent, name)).collect()
 }
 
 /// Returns what a request changes: names, and attributes by which others could notice that the change is missing.
-fn changed_by<'a>(request: &'a MdsRequest<'_>) -> SmallVec<[Subject<'a>; 4]> {
-    let mut subjects = names_in(request);
+fn changed_by<'a>(request: &MdsRequest<'a>) -> Subjects<'a> {
+    let inode = |fid: &Fid| Subject::Inode(*fid);
     match request {
-        MdsRequest::Link { fid, .. }
-        | MdsRequest::SetAttr { fid, .. }
-        | MdsRequest::SetXattr { fid, .. }
-        | MdsRequest::RemoveXattr { fid, .. }
-        | MdsRequest::SetLayout { fid, .. }
-        | MdsRequest::RemoveFid { fid } => subjects.push(Subject::Inode(fid)),
-        MdsRequest::SwapLayouts { first, second, .. } => {
-            subjects.extend([Subject::Inode(first), Subject::Inode(second)]);
+        MdsRequest::Create { .. }
+        | MdsRequest::Link { .. }
+        | MdsRequest::Unlink { .. }
+        | MdsRequest::Rename { .. } => {
+            let mut subjects = named(request);
+            for index in 0..subjects.len() {
+                if let Subject::Name(parent, _) = subjects[index] {
+                    subjects.push(Subject::Names(parent));
+                }
+            }
+            if let MdsRequest::Link { fid, .. } = request {
+                subjects.push(inode(fid));
+            }
+            subjects
         }
-        MdsRequest::Create { .. } | MdsRequest::Unlink { .. } | MdsRequest::Rename { .. } => {}
-        _ => subjects.clear(),
+        MdsRequest::SetAttr { .. }
+        | MdsRequest::SetXattr { .. }
+        | MdsRequest::RemoveXattr { .. }
+        | MdsRequest::SetLayout { .. }
+        | MdsRequest::SwapLayouts { .. }
+        | MdsRequest::RemoveFid { .. } => fids_of(request).into_iter().flatten().map(inode).collect(),
+        _ => SmallVec::new(),
     }
-    for index in 0..subjects.len() {
-        if let Subject::Name(parent, _) = subjects[index] {
-            subjects.push(Subject::Names(parent));
-        }
-    }
-    subjects
 }
 
 /// Returns what the answer to a request shows.
-fn shown_by<'a>(request: &'a MdsRequest<'_>) -> SmallVec<[Subject<'a>; 4]> {
-    let mut subjects = names_in(request);
+fn shown_by<'a>(request: &MdsRequest<'a>, answer: &StatusResult<MdsAnswer>) -> Subjects<'a> {
+    let mut subjects = named(request);
+    subjects.extend(fids_of(request).into_iter().flatten().map(|fid| Subject::Inode(*fid)));
     match request {
         // Once for a listing: others may go on to change names.
         MdsRequest::ReadDir { fid, cookie: 0, .. } | MdsRequest::Scan { fid, cookie: 0, .. } => {
-            subjects.push(Subject::Names(fid));
+            subjects.push(Subject::Names(*fid));
         }
-        MdsRequest::LookupMany { parent, names, .. } => {
-            let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-            subjects.extend(names.map(|name| Subject::Name(parent, name)));
-        }
-        MdsRequest::GetAttr { fid }
-        | MdsRequest::Open { fid, .. }
-        | MdsRequest::Intent { fid, name: None, .. }
-        | MdsRequest::Link { fid, .. }
-        | MdsRequest::SetAttr { fid, .. }
-        | MdsRequest::GetXattr { fid, .. }
-        | MdsRequest::ListXattr { fid }
-        | MdsRequest::SetXattr { fid, .. }
-        | MdsRequest::RemoveXattr { fid, .. }
-        | MdsRequest::GetLayout { fid }
-        | MdsRequest::SetLayout { fid, .. } => subjects.push(Subject::Inode(fid)),
         _ => {}
     }
-    subjects
-}
-
-fn names_in<'a>(request: &'a MdsRequest<'_>) -> SmallVec<[Subject<'a>; 4]> {
-    match request {
-        MdsRequest::Create { new: NewFile::Unnamed, .. } => SmallVec::new(),
-        MdsRequest::Create { parent, name, .. }
-        | MdsRequest::Lookup { parent, name }
-        | MdsRequest::Link { parent, name, .. }
-        | MdsRequest::Unlink { parent, name, .. } => SmallVec::from_iter([Subject::Name(parent, name)]),
-        MdsRequest::Intent { fid, name: Some(name), .. } => SmallVec::from_iter([Subject::Name(fid, name)]),
-        MdsRequest::Rename { from_parent, from_name, to_parent, to_name, .. } => {
-            SmallVec::from_iter([Subject::Name(from_parent, from_name), Subject::Name(to_parent, to_name)])
-        }
-        _ => SmallVec::new(),
+    if let Ok(MdsAnswer { reply: MdsReply::Removed { fid, attr: Some(_) }, .. }) = answer {
+        subjects.extend([Subject::Inode(*fid), Subject::Names(*fid)]);
     }
+    subjects
 }
 
 #[cfg(test)]
@@ -290,8 +318,8 @@ mod tests {
     }
 
     /// Requests of a client and their transactions, all about one subject; nothing is durable.
-    fn changed(by: &[(u8, u64)]) -> Sharing {
-        let sharing = Sharing::new();
+    fn changed(by: &[(u8, u64)]) -> Table {
+        let sharing = Table::new();
         for (number, (client, transno)) in (1..).zip(by) {
             let by = maker(*client, number);
             sharing.begin(7, by, TransNo(0), &lacks);
@@ -300,7 +328,7 @@ mod tests {
         sharing
     }
 
-    fn needed(sharing: &Sharing, client: u8) -> TransNo {
+    fn needed(sharing: &Table, client: u8) -> TransNo {
         sharing.needed(7, &ClientUuid([client; 16]), &lacks)
     }
 
@@ -318,7 +346,7 @@ mod tests {
     fn a_client_that_builds_on_the_change_of_another_one_awaits_that_change() {
         let sharing = changed(&[(1, 5), (2, 6)]);
         assert_eq!((needed(&sharing, 2), needed(&sharing, 3)), (TransNo(5), TransNo(6)));
-        let answered = Sharing::new();
+        let answered = Table::new();
         for (client, transno) in [(1, 5), (2, 6)] {
             answered.begin(7, maker(client, 1), TransNo(0), &|_| true);
             answered.end(7, maker(client, 1), TransNo(transno));
@@ -340,7 +368,7 @@ mod tests {
 
     #[test]
     fn what_is_durable_is_forgotten() {
-        let sharing = Sharing::new();
+        let sharing = Table::new();
         for number in 1..=100_000_u64 {
             let (key, by) = (number * PARTS as u64, maker(1, number));
             sharing.begin(key, by, TransNo(number.saturating_sub(10)), &lacks);

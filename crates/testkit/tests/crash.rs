@@ -553,6 +553,8 @@ fn what_a_mount_builds_on_a_change_of_another_that_dies_is_not_lost() {
     File::open(&path).expect("open").sync_all().expect("fsync");
     fs::create_dir(other.join("d/sub")).expect("made");
     let below = File::create(path.join("sub/below")).expect("create");
+    let commits = cluster.lctl(&["get_param", "-n", "mdt.builds-MDT0000.shared_commits"]).success().stdout;
+    assert!(commits.trim().parse::<u64>().is_ok_and(|count| count > 0), "{commits}");
     cluster.signal(cluster.pid_of_mount(&other), Signal::KILL);
     disk.cut(&mut cluster);
     below.sync_all().expect("nothing is lost");

@@ -522,6 +522,7 @@ fn a_change_is_durable_before_another_client_learns_of_it_unless_its_own_has_the
     assert!(!is_durable(made), "nobody else knows of it");
     looks_up(1, "a");
     assert!(is_durable(made));
+    assert_eq!(farm.mds.shared_commits(), 1);
 
     let made = make(11, "b");
     acked.store(12, Ordering::Relaxed);

@@ -24,6 +24,7 @@ pub fn enter(mdt: &Entries<'_, Mds>) {
         |mds| i64::from(mds.commit_on_sharing()),
         |mds, mode| mds.set_commit_on_sharing(mode as u8),
     );
+    mdt.show("shared_commits", Mds::shared_commits);
     enter_moving(mdt);
     mdt.integer(
         "identity_expire",
