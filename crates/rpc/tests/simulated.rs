@@ -182,11 +182,13 @@ fn a_caller_continues_as_soon_as_another_thread_has_reached_the_server_again() {
         let start = nacre_env::clock::Instant::now();
         let again = nacre_env::thread::scope(|scope| {
             scope.spawn(|| {
+                // Simulated time. The pause is polled each 100 ms, and no poll is to meet the other thread's attempt.
                 nacre_env::thread::sleep(Duration::from_millis(5050));
                 mds.call(&Cred::system(), &create(b"after")).expect("created once the server is back");
                 let waited = start.elapsed();
                 assert!(waited > Duration::from_secs(8) && waited < Duration::from_secs(12), "{waited:?}");
             });
+            // After the caller's attempt, before the next one of the control thread.
             nacre_env::thread::sleep(Duration::from_secs(8));
             let place = Network::Simulated(network.clone());
             services.serve(addr, ServerConfig { network: place, ..ServerConfig::default() })
