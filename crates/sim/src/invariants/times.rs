@@ -1,7 +1,7 @@
 //! Every call ends in time: a call waits no longer than faults last, and then for what a recovery or a revoked
 //! lock takes when all hosts are up.
 
-use crate::fault::{Fault, Timed, takes_away};
+use crate::fault::{Fault, Node, Timed, takes_away};
 use crate::history::{Call, Event};
 use crate::linear::describe;
 use crate::operation::Operation;
@@ -37,10 +37,13 @@ pub(crate) fn check(programs: &[Vec<Event>], plan: &Plan) -> Result<(), String> 
     if lasting >= Duration::from_secs(3) {
         return Ok(());
     }
-    let leaves = plan.programs.iter().flatten().any(|operation| *operation == Operation::Remount);
-    let misses_goodbye = |timed: &Timed| timed.lasts >= GOODBYE && takes_away(&timed.fault, |_| true);
-    let has_deaths =
-        faults.iter().any(|timed| matches!(timed.fault, Fault::Die(_)) || leaves && misses_goodbye(timed));
+    let leaves = |program: &Vec<Operation>| program.contains(&Operation::Remount);
+    let has_goodbye = |node: &Node| match node {
+        Node::Client(number) => plan.programs.get(usize::from(*number)).is_some_and(leaves),
+        Node::Mdt(_) | Node::Ost(_) => plan.programs.iter().any(leaves),
+    };
+    let misses_goodbye = |timed: &Timed| timed.lasts >= GOODBYE && takes_away(&timed.fault, has_goodbye);
+    let has_deaths = faults.iter().any(|timed| matches!(timed.fault, Fault::Die(_)) || misses_goodbye(timed));
     let restarts = faults.iter().any(|timed| matches!(timed.fault, Fault::Kill(_) | Fault::Power(_)));
     let recovery = if restarts { RECOVERY } else { Duration::ZERO };
     let longest = |event: &Event| match event.call {
