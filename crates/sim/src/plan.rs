@@ -52,10 +52,7 @@ fn add_rare_operations(programs: &mut [Vec<Operation>], mdts: u8, seed: u64) {
     let (has_locks, has_mounts) = (random.u8(..3) == 0, random.u8(..5) == 0);
     for program in &mut *programs {
         let (locks, mounts) = (program.len() / 4, random.usize(..3));
-        for _ in 0..if has_locks { locks } else { 0 } {
-            let at = random.usize(..=program.len());
-            program.insert(at, Operation::random_lock(&mut random));
-        }
+        add_locks(program, if has_locks { locks } else { 0 }, &mut random);
         for _ in 0..if has_mounts { mounts } else { 0 } {
             let at = random.usize(..=program.len());
             program.insert(at, Operation::Remount);
@@ -67,6 +64,14 @@ fn add_rare_operations(programs: &mut [Vec<Operation>], mdts: u8, seed: u64) {
             let at = random.usize(..=program.len());
             program.insert(at, Operation::random_move(&mut random, mdts));
         }
+    }
+}
+
+/// Adds operations on file locks to a program.
+fn add_locks(program: &mut Vec<Operation>, count: usize, random: &mut Rng) {
+    for _ in 0..count {
+        let at = random.usize(..=program.len());
+        program.insert(at, Operation::random_lock(random));
     }
 }
 
@@ -94,7 +99,7 @@ impl Plan {
         Plan { seed, shape, programs, faults, jitter, bug: None }
     }
 
-    /// Plants a bug in the plan, with the faults that it needs.
+    /// Plants a bug in the plan, with the faults and operations that it needs.
     pub fn plant(mut self, bug: Bug) -> Plan {
         let mut random = Rng::with_seed(self.seed);
         let fault = match bug.needs() {
@@ -107,6 +112,11 @@ impl Plan {
             let at = Duration::from_millis(random.u64(5..100));
             let lasts = Duration::from_millis(5);
             self.faults.extend(fault.map(|fault| Timed { at, lasts, fault }));
+        }
+        if bug.is_of_file_locks() {
+            for program in &mut self.programs {
+                add_locks(program, program.len() / 4, &mut random);
+            }
         }
         Plan { bug: Some(bug), ..self }
     }

@@ -120,6 +120,11 @@ impl Bug {
             _ => Needs::Nothing,
         }
     }
+
+    /// Returns true if the bug has a consequence only in programs with file locks.
+    pub fn is_of_file_locks(self) -> bool {
+        matches!(self, Bug::FileLocksForAll | Bug::FileLocksForgotten)
+    }
 }
 
 /// Faults that a bug needs.

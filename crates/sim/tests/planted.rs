@@ -3,7 +3,7 @@
 use nacre_sim::{BUGS, Bug, Plan, Sizes, run_plan};
 
 /// Seeds until a bug is found at most.
-const SEEDS: u64 = 240;
+const SEEDS: u64 = 120;
 
 /// Returns the first seed that finds the bug, and what is wrong.
 fn find(bug: Bug) -> Option<(u64, String)> {
