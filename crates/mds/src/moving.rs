@@ -170,9 +170,10 @@ impl Moves {
 
     /// Does one step of every change under way here. Failed steps are retried.
     pub fn move_once(&self) -> Pace {
-        // Names that clients have yet to replay belong where they were.
+        // Names that clients or other MDTs have yet to replay belong where they were.
         let replays = &self.leaves.replays;
-        if !replays.are_over() && replays.are_pending(self.leaves.mdlocks.is_recovering()) {
+        let are_pending = !replays.are_over() && replays.are_pending(self.leaves.mdlocks.is_recovering());
+        if are_pending || !self.leaves.transactions.has_all_parts() {
             return Pace::Waiting;
         }
         self.split_grown();

@@ -570,3 +570,19 @@ fn a_truncation_of_a_file_that_only_a_dead_client_had_open_fails_once_it_is_remo
 fn what_others_learn_of_a_change_survives_a_power_cut_although_the_change_was_not_answered() {
     are_right(136_577);
 }
+
+/// After a power cut an MDT took a directory for empty that was under migration, removed it, and could not store a name in it
+/// that another MDT returned once it was reached.
+#[test]
+fn names_that_other_mdts_have_yet_to_return_are_stored_before_their_directory_moves_on() {
+    let shape = Shape { mdts: 2, osts: 1, clients: 1 };
+    let program = vec![
+        Operation::Mkdir { path: path(1), place: Place::Mdt(1) },
+        Operation::Migrate { path: path(1), mdt: 0, shards: 1 },
+        Operation::Mkdir { path: Path(vec![1, 1]), place: Place::Striped },
+    ];
+    let power = (66, Duration::from_secs(2), Fault::Power(Node::Mdt(1)));
+    let isolate = (170, Duration::from_secs(40), Fault::Isolate(Node::Mdt(1)));
+    let timed = |(at, lasts, fault)| Timed { at: Duration::from_millis(at), lasts, fault };
+    is_right_with(shape, &[program], &[power, isolate].map(timed));
+}
