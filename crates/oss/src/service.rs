@@ -321,7 +321,7 @@ impl ObjectServer {
     }
 
     /// Adds to the reply to a change of data in the log of a metadata target what a remote client needs to keep the
-    /// change until it is durable.
+    /// change until it is durable; transno 0 if the request changed nothing.
     fn logged(&self, export: &Export, request: &OssRequest, reply: OssReply) -> OssReply {
         let is_change = matches!(
             request,
@@ -331,8 +331,8 @@ impl ObjectServer {
             return reply;
         }
         match self.target.store.last_change() {
-            Some((transno, last_committed)) if transno.0 != 0 => reply.logged(transno, last_committed),
-            _ => reply,
+            Some((transno, last_committed)) => reply.logged(transno, last_committed),
+            None => reply,
         }
     }
 

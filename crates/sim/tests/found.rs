@@ -571,6 +571,20 @@ fn what_others_learn_of_a_change_survives_a_power_cut_although_the_change_was_no
     are_right(136_577);
 }
 
+/// The truncation changed nothing, so the MDT did not log it. The client took the data of that MDT for data without a log,
+/// and reported a loss.
+#[test]
+fn a_truncation_that_changes_nothing_is_not_lost_with_the_power_of_the_mdt() {
+    let shape = Shape { mdts: 1, osts: 1, clients: 3 };
+    let append = vec![open(0, 0, false), Operation::Append { slot: 0, len: 70_000 }];
+    let write = Operation::Write { slot: 2, offset: 69_632, len: 4096, sync: false };
+    let wait = Operation::Sleep { ms: 1800 };
+    let cut = vec![open(2, 1, false), open(2, 0, true), write, wait, Operation::Unlink { path: path(1) }];
+    let at = Duration::from_millis(1700);
+    let power = Timed { at, lasts: Duration::from_secs(40), fault: Fault::Power(Node::Mdt(0)) };
+    is_right_with(shape, &[Vec::new(), append, cut], &[power]);
+}
+
 /// After a power cut an MDT took a directory for empty that was under migration, removed it, and could not store a name in it
 /// that another MDT returned once it was reached.
 #[test]

@@ -437,7 +437,8 @@ pub enum OssReply {
     /// Reply to a client on another host that changed data, which the target may lose with its host: the client keeps
     /// the change until it is durable.
     Logged {
-        /// Transaction of the change in the log of a metadata target; its number at an object target.
+        /// Transaction of the change in the log of a metadata target, 0 if nothing was changed; its number at an object
+        /// target.
         transno: TransNo,
         /// Transaction or number up to which everything is durable.
         last_committed: TransNo,

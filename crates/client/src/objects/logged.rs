@@ -4,7 +4,7 @@
 use crate::objects::kept::{Keeping, Kept};
 use crate::requests::Requests;
 use nacre_rpc::{ImportInfo, OssEndpoint, RpcStats, Started, Tunables};
-use nacre_types::{Fid, StatusResult};
+use nacre_types::{Fid, StatusResult, TransNo};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use nacre_wire::replay::{DataChange, MessageBytes, ReplayedChange};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,23 +18,20 @@ struct MdtData {
     requests: Weak<Requests>,
     /// Epoch at the first connection.
     first_epoch: OnceLock<u64>,
-    /// Set by the first change that is in the log. All others are, but those that change nothing: what the loss of
+    /// Set by the first change that is not in the log of the MDT: its data is on a device of its own. What the loss of
     /// the log takes is replayed, so the epoch stays.
-    is_logged: AtomicBool,
-    /// Set by the first change that is not.
     is_unlogged: AtomicBool,
 }
 
 impl MdtData {
     fn new(mdt_index: u16, requests: Weak<Requests>) -> MdtData {
-        let (is_logged, is_unlogged) = (AtomicBool::new(false), AtomicBool::new(false));
-        MdtData { mdt_index, requests, first_epoch: OnceLock::new(), is_logged, is_unlogged }
+        MdtData { mdt_index, requests, first_epoch: OnceLock::new(), is_unlogged: AtomicBool::new(false) }
     }
 
     /// As [`OssEndpoint::durability_epoch`].
     fn epoch(&self, inner: &dyn OssEndpoint) -> u64 {
         let current = || inner.durability_epoch();
-        if self.is_unlogged.load(Ordering::Acquire) && !self.is_logged.load(Ordering::Acquire) {
+        if self.is_unlogged.load(Ordering::Acquire) {
             return current();
         }
         match self.first_epoch.get() {
@@ -54,8 +51,9 @@ impl MdtData {
             }
             return reply;
         };
-        self.is_logged.store(true, Ordering::Release);
-        if let (Some(requests), Some((object, change))) = (self.requests.upgrade(), change_of(request, data))
+        let is_kept = transno != TransNo(0);
+        if let (true, Some(requests), Some((object, change))) =
+            (is_kept, self.requests.upgrade(), change_of(request, data))
         {
             requests.keep_data(
                 self.mdt_index,
