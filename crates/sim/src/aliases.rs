@@ -1,11 +1,11 @@
-//! FIDs of inodes that move to other MDTs: each is an alias of the one that the inode had before, so that the model
-//! knows an inode by one FID.
+//! What the MDTs did that no answer shows. FIDs of inodes that move to other MDTs: each is an alias of the one that the
+//! inode had before, so that the model knows an inode by one FID. And files that were made by calls which failed.
 
 use crate::history::{Call, Event, Reply};
 use nacre_env::sync::Mutex;
 use nacre_rpc::{Call as Caller, Export, MdsService, MdsWelcome, ReplySlot};
 use nacre_types::{ClientUuid, Fid, StatusResult};
-use nacre_wire::mds::{MdsAnswer, MdsRequest};
+use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest, NewFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -13,6 +13,8 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(crate) struct Aliases {
     former: Mutex<BTreeMap<Fid, Fid>>,
+    /// All files that were made, with their names.
+    made: Mutex<BTreeMap<Fid, Vec<u8>>>,
 }
 
 impl Aliases {
@@ -33,6 +35,34 @@ impl Aliases {
     pub(crate) fn moved(&self) -> BTreeSet<Fid> {
         let from: Vec<Fid> = self.former.lock().values().copied().collect();
         from.into_iter().map(|fid| self.first(fid)).collect()
+    }
+
+    fn note_made(&self, request: &MdsRequest<'_>, answer: &StatusResult<MdsAnswer>) {
+        if let (MdsRequest::Create { name, fid, new: NewFile::Node { .. }, .. }, Ok(answer)) =
+            (request, answer)
+            && let MdsReply::Created { created: true, .. } = answer.reply
+        {
+            self.made.lock().insert(*fid, name.to_vec());
+        }
+    }
+
+    /// Enters in calls that failed the files that they had made.
+    pub(crate) fn enter_made<'e>(&self, events: impl Iterator<Item = &'e mut Event>) {
+        let mut made = std::mem::take(&mut *self.made.lock());
+        let (opened, mut failed): (Vec<_>, Vec<_>) = events.partition(|event| event.result.is_ok());
+        for event in opened {
+            if let Ok(Reply::Opened { fid, .. }) = &event.result {
+                made.remove(fid);
+            }
+        }
+        failed.sort_by_key(|event| event.began);
+        for event in failed {
+            let Call::Open { name, .. } = &event.call else { continue };
+            event.made = made.iter().find(|(_, other)| *other == name).map(|(fid, _)| *fid);
+            if let Some(fid) = event.made {
+                made.remove(&fid);
+            }
+        }
     }
 
     /// Replaces all FIDs of a call and its answer by the first ones.
@@ -120,7 +150,9 @@ impl MdsService for NotedMds {
             }
             _ => {}
         }
-        self.inner.handle(export, call, request)
+        let answer = self.inner.handle(export, call, request);
+        self.aliases.note_made(request, &answer);
+        answer
     }
 
     fn stored_answer(
@@ -129,6 +161,8 @@ impl MdsService for NotedMds {
         request: &MdsRequest<'_>,
         slot: &ReplySlot,
     ) -> Option<StatusResult<MdsAnswer>> {
-        self.inner.stored_answer(export, request, slot)
+        let answer = self.inner.stored_answer(export, request, slot);
+        answer.iter().for_each(|answer| self.aliases.note_made(request, answer));
+        answer
     }
 }

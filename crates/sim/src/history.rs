@@ -160,6 +160,8 @@ pub(crate) struct Event {
     pub(crate) worker: usize,
     pub(crate) call: Call,
     pub(crate) result: Result<Reply, Status>,
+    /// File that a call made although it failed, unless that was lost.
+    pub(crate) made: Option<Fid>,
     /// Positions of its beginning and end among those of all calls.
     pub(crate) began: u64,
     pub(crate) ended: u64,
@@ -222,7 +224,7 @@ impl History {
         let result = run();
         let times = [time, self.start.elapsed()];
         let ended = self.position();
-        let event = Event { worker, call, result: result.clone(), began, ended, times };
+        let event = Event { worker, call, result: result.clone(), made: None, began, ended, times };
         self.state.lock().events.push(event);
         result
     }

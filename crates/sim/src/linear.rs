@@ -82,14 +82,18 @@ impl Search<'_> {
         let mut next = Vec::new();
         let mut problems = String::new();
         for event in heads {
-            let mut after = node.clone();
-            match after.model.apply(event, self.is_alone(event)) {
-                Ok(()) => {
-                    after.at[event.worker] += 1;
-                    next.push(after);
-                }
-                Err(problem) => {
-                    let _ = write!(problems, "\n  {}: {problem}", describe(event));
+            // What a failed call has made may have been lost.
+            let without = event.made.map(|_| Event { made: None, ..event.clone() });
+            for event in std::iter::once(event).chain(&without) {
+                let mut after = node.clone();
+                match after.model.apply(event, self.is_alone(event)) {
+                    Ok(()) => {
+                        after.at[event.worker] += 1;
+                        next.push(after);
+                    }
+                    Err(problem) => {
+                        let _ = write!(problems, "\n  {}: {problem}", describe(event));
+                    }
                 }
             }
         }

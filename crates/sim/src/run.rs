@@ -106,6 +106,7 @@ pub fn run(plan: &Plan, scratch: &Path) -> Report {
     problems.add(invariants::checked::check(&cluster, &rules));
     problems.add(invariants::objects::check(&cluster, &rules));
     let (mut programs, incidents) = history.take();
+    cluster.map.aliases.enter_made(programs.iter_mut().flatten());
     programs.iter_mut().flatten().for_each(|event| cluster.map.aliases.replace(event));
     problems.add(invariants::times::check(&programs, plan));
     problems.add(linear::check(&programs, &incidents, Model::new(rules, cluster.map.aliases.moved())));

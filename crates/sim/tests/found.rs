@@ -600,3 +600,10 @@ fn names_that_other_mdts_have_yet_to_return_are_stored_before_their_directory_mo
     let timed = |(at, lasts, fault)| Timed { at: Duration::from_millis(at), lasts, fault };
     is_right_with(shape, &[program], &[power, isolate].map(timed));
 }
+
+/// The answer did not reach the client before its eviction; meanwhile the other one saw the file, and removed it. The model
+/// took the creation for one without effect.
+#[test]
+fn a_creation_whose_client_is_evicted_before_the_answer_may_be_seen_by_others() {
+    are_right(240_945);
+}

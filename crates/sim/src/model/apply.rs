@@ -68,6 +68,13 @@ impl Model {
 
     /// Applies a call that failed because of a fault and may have had a part of its effect.
     fn apply_partly(&mut self, event: &Event) -> Verdict {
+        if let (Call::Open { parent, name, exclusive }, Some(fid)) = (&event.call, event.made) {
+            let result = Ok(Reply::Opened { fid, created: true });
+            self.open(&Event { result, ..event.clone() }, *parent, name, *exclusive)?;
+            // The MDT has closed the handle of the evicted client.
+            self.inode_mut(fid).into_iter().for_each(|inode| inode.opens.remove(event.worker));
+            return Ok(());
+        }
         let (Call::Write { fid, .. }
         | Call::Append { fid, .. }
         | Call::Truncate { fid, .. }
