@@ -25,5 +25,5 @@ pub use local::LocalLock;
 pub use nacre_lock::server::{ServerConfig, ServerStats};
 pub use recovery::{Expected, RecoveryReport};
 pub use report::LockReport;
-pub use service::{LockOwner, LockService};
+pub use service::{LockOwner, LockService, is_silent};
 pub use timer::Timer;

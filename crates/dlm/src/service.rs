@@ -11,6 +11,7 @@ use nacre_env::sync::{Condvar, Mutex, MutexGuard};
 use nacre_lock::server::{Effect, LockServer, ServerConfig, ServerStats};
 use nacre_lock::{
     Enqueue, EnqueueFlags, Extent, InodeBits, LockHandle, Lvb, Need, Outcome, Peer, Refusal, ResourceId,
+    SILENT_GRACE,
 };
 use nacre_rpc::Export;
 use nacre_types::{ClientUuid, Status, StatusResult};
@@ -96,13 +97,12 @@ pub struct LockService {
 /// Clients ping every five seconds: a client that has sent nothing for this long is suspect, if this is
 /// longer than its callback timeout.
 const SILENT_MIN: Duration = Duration::from_secs(10);
-/// Time that an unresponsive client has to answer a blocking callback. So clients that die at the same moment
-/// cost others one deadline, not one after the other.
-const SILENT_GRACE: Duration = Duration::from_secs(1);
 
-/// True if the client has sent nothing for at least the callback timeout.
-fn is_silent(engine: &LockServer, export: &Export) -> bool {
-    export.callbacks.silent_for() >= engine.config().callback_timeout.max(SILENT_MIN)
+/// Returns true if a client has sent nothing for as long as it has to answer a callback: it is likely to be dead, and has
+/// [`SILENT_GRACE`] for the next one. So clients that die at the same moment cost others one deadline, not one after the
+/// other.
+pub fn is_silent(export: &Export, callback_timeout: Duration) -> bool {
+    export.callbacks.silent_for() >= callback_timeout.max(SILENT_MIN)
 }
 
 /// Bound on the time that a server takes to start.
@@ -492,7 +492,7 @@ impl State {
             known.push(message);
             let is_call = matches!(message, LockMessage::Blocking { .. } | LockMessage::Glimpse { .. });
             if is_call
-                && is_silent(&self.engine, &known.export)
+                && is_silent(&known.export, self.engine.config().callback_timeout)
                 && !self.silent.iter().any(|(_, it)| *it == peer)
             {
                 self.silent.push_back((Instant::now() + SILENT_GRACE, peer));
@@ -511,7 +511,7 @@ impl State {
         {
             self.silent.pop_front();
             let known = self.exports.get(&peer.client).filter(|known| peer_of(&known.export) == peer);
-            if known.is_some_and(|known| is_silent(&self.engine, &known.export)) {
+            if known.is_some_and(|known| is_silent(&known.export, self.engine.config().callback_timeout)) {
                 self.engine.on_lost(now, peer, effects);
             }
         }

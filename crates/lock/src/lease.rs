@@ -4,7 +4,8 @@
 //! names, negative entries and attributes without asking. When a second client connects, the server revokes
 //! the first client's lease; the first client drops its cache and confirms the release. Only then is the
 //! second one admitted, and both hold the lease *shared*. The callback is repeated, and a client that does not
-//! answer in time is evicted; one that answers that it is busy has more time, up to [`BUSY_MAX`].
+//! answer in time is evicted; one that answers that it is busy has more time, up to [`BUSY_MAX`], and one that has
+//! sent nothing for that long before is likely to be dead, and has [`SILENT_GRACE`].
 //! When all but one have left, that one gets the lease exclusive again.
 //!
 //! ```text
@@ -32,6 +33,8 @@ use std::time::Duration;
 
 /// Number of callbacks within the time for a release.
 const CALLBACKS: u32 = 4;
+/// Time to answer for a client that has been silent before for as long as it would have otherwise, also for locks.
+pub const SILENT_GRACE: Duration = Duration::from_secs(1);
 /// Maximum time from a revocation to the eviction of a client that reports to be busy, also for locks.
 pub const BUSY_MAX: Duration = Duration::from_secs(600);
 
@@ -93,7 +96,8 @@ impl State {
     /// Returns the time at which the client is evicted.
     fn deadline(&self) -> Option<Instant> {
         match self {
-            State::Expected { deadline, .. } | State::Releasing(Release { deadline, .. }) => Some(*deadline),
+            State::Expected { deadline, .. } => Some(*deadline),
+            State::Releasing(asked) => Some(asked.deadline()),
             _ => None,
         }
     }
@@ -101,7 +105,7 @@ impl State {
     /// Returns the time of the next action for the client.
     fn due(&self) -> Option<Instant> {
         match self {
-            State::Releasing(asked) => Some(asked.deadline.min(asked.retry)),
+            State::Releasing(asked) => Some(asked.deadline().min(asked.retry)),
             _ => self.deadline(),
         }
     }
@@ -112,9 +116,18 @@ impl State {
 struct Release {
     epoch: u64,
     since: Instant,
+    /// End of the time that a client has which is not silent.
     deadline: Instant,
     /// Time of the next callback.
     retry: Instant,
+    /// See [`LeaseEngine::on_silence`].
+    is_silent: bool,
+}
+
+impl Release {
+    fn deadline(&self) -> Instant {
+        if self.is_silent { self.deadline.min(self.since + SILENT_GRACE) } else { self.deadline }
+    }
 }
 
 /// See the [module documentation](self).
@@ -256,6 +269,14 @@ impl LeaseEngine {
         }
     }
 
+    /// Records whether a client has sent nothing for as long as it has for a release. To be called after a revocation, and
+    /// before each [`LeaseEngine::on_tick`]: the client may be heard again.
+    pub fn on_silence(&mut self, client: &ClientUuid, is_silent: bool) {
+        if let Some(State::Releasing(asked)) = self.clients.get_mut(client) {
+            asked.is_silent = is_silent;
+        }
+    }
+
     /// Repeats callbacks that were not answered, and evicts clients whose deadline has passed. Each eviction needs its
     /// [`LeaseEngine::on_fenced`].
     pub fn on_tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
@@ -308,7 +329,8 @@ impl LeaseEngine {
         self.epoch += 1;
         let (epoch, timeout) = (self.epoch, self.release_timeout);
         let (deadline, retry) = (now + timeout, now + timeout / CALLBACKS);
-        self.clients.insert(client, State::Releasing(Release { epoch, since: now, deadline, retry }));
+        let asked = Release { epoch, since: now, deadline, retry, is_silent: false };
+        self.clients.insert(client, State::Releasing(asked));
         effects.push(Effect::Callback { client, grant: Grant { exclusive: false, epoch: self.epoch } });
     }
 

@@ -27,7 +27,7 @@ pub mod server;
 
 pub use bits::InodeBits;
 pub use extent::{Extent, LOCK_PAGE_BYTES};
-pub use lease::{Effect, Grant, LeaseEngine};
+pub use lease::{Effect, Grant, LeaseEngine, SILENT_GRACE};
 pub use mode::{MODES, Mode, ModeSet};
 pub use resource::{
     Enqueue, EnqueueFlags, LockGrant, LockHandle, Lvb, Need, Outcome, Peer, Policy, Refusal, ResourceId,

@@ -115,6 +115,7 @@ impl Sessions {
         self.leaves.transactions.await_greetings();
         self.leaves.records.begin_names();
         self.step(|lease, effects| lease.on_connect(Instant::now(), client, effects));
+        self.note_silence();
         let timeout = self.window + (self.leaves.clients.release_timeout() + FENCE_TIMEOUT) * 2;
         match self.await_grant(&client, Instant::now() + timeout) {
             Ok(lease) => Ok(MdsWelcome { lease, is_remembered }),
@@ -205,6 +206,16 @@ impl Sessions {
             }
         }
         evicted.iter().for_each(|client| self.evict(client));
+    }
+
+    /// Finds clients that others wait for and that are likely to be dead.
+    fn note_silence(&self) {
+        let timeout = self.release_timeout();
+        for client in self.leaves.clients.lease_holders() {
+            let export = self.leaves.clients.export_of(&client);
+            let is_silent = export.is_some_and(|export| nacre_dlm::is_silent(&export, timeout));
+            self.leaves.clients.step(|lease, _| lease.on_silence(&client, is_silent));
+        }
     }
 
     /// Requests a client to drop what it caches.
@@ -380,6 +391,7 @@ impl Sessions {
     /// Evicts clients that missed a deadline or have died.
     pub(crate) fn check_deadlines(&self) {
         self.drop_ended_clients();
+        self.note_silence();
         self.step(|lease, effects| lease.on_tick(Instant::now(), effects));
         self.note_recovered();
         self.leaves.clients.wake();

@@ -169,11 +169,19 @@ impl OssEndpoint for FakeOst {
 
 /// Callbacks that are only recorded.
 #[derive(Default)]
-pub(crate) struct Noted(pub Mutex<Vec<LeaseGrant>>);
+pub(crate) struct Noted {
+    pub grants: Mutex<Vec<LeaseGrant>>,
+    /// Seconds for which nothing was heard of the client.
+    pub silent_s: AtomicU64,
+}
 
 impl ClientCallbacks for Noted {
     fn lease_changed(&self, grant: LeaseGrant) {
-        self.0.lock().push(grant);
+        self.grants.lock().push(grant);
+    }
+
+    fn silent_for(&self) -> Duration {
+        Duration::from_secs(self.silent_s.load(Ordering::Relaxed))
     }
 }
 

@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Host of all servers.
 const SERVERS: usize = 0;
@@ -32,8 +33,12 @@ fn content(seed: u64, len: usize) -> Vec<u8> {
 }
 
 impl Site {
-    /// Starts a site; `None` if that is not possible. Nothing is made durable for a long time.
+    /// Starts a site with one MDT; `None` if that is not possible. Nothing is made durable for a long time.
     fn new(clients: usize) -> Option<Site> {
+        Site::with_mdts(clients, "1")
+    }
+
+    fn with_mdts(clients: usize, mdts: &str) -> Option<Site> {
         let programs = ["/dev/fuse", "unshare", "nsenter", "ip", "findmnt", "mkfs.ext4", "losetup"];
         if !have(&programs) || !have_root() {
             return None;
@@ -47,7 +52,7 @@ impl Site {
         site.run.make("fs");
         site.mount_disk();
         let (data, mount, address) = (site.data(), site.mount_point(SERVERS), site.hosts.address(SERVERS));
-        let targets = ["--osts", "2", "--separate", "--listen", &address];
+        let targets = ["--mdts", mdts, "--osts", "2", "--separate", "--listen", &address];
         site.nacre(SERVERS, &[&["up", text(&data), "--mount", text(&mount)][..], &targets].concat());
         site.set(SERVERS, "osd-file.*.commit_interval_ms=60000");
         for client in CLIENT..=clients {
@@ -283,4 +288,25 @@ fn fsync_reports_what_a_client_has_not_kept() {
     assert!(fs::read(site.at("kept")).expect("read") == content(1, 1 << 20));
     drop((kept, lost));
     site.stop();
+}
+
+/// Each MDT gave it 10 s of its own, one after the other.
+#[test]
+fn a_mount_waits_once_for_one_that_was_alone_and_whose_host_has_died() {
+    let Some(site) = Site::with_mdts(1, "3") else { return };
+    let here = site.mount_point(SERVERS);
+    site.hosts.shell(&site.run, SERVERS, &format!("umount {}", text(&here))).success();
+    fs::write(site.at("alone"), "written").expect("written");
+    File::open(site.at("alone")).and_then(|file| file.sync_all()).expect("fsync");
+    site.hosts.lose_power(&site.run, CLIENT, || ());
+    let began = Instant::now();
+    let source = format!("{}:/nacre", site.hosts.address(SERVERS));
+    let token = site.nacre(SERVERS, &["key", "token", "--role", "admin", text(&site.data())]);
+    site.nacre(SERVERS, &["mount", "--token", token.trim(), &source, text(&here)]);
+    let waited = began.elapsed();
+    assert!(waited < Duration::from_secs(20), "{waited:?}");
+    let found = site.hosts.path(SERVERS, &here.join("alone"));
+    assert_eq!(fs::read(found).expect("read"), b"written");
+    let check = site.stop();
+    assert!(check.contains("no damage"), "{check}");
 }

@@ -73,6 +73,25 @@ fn a_client_that_does_not_release_is_evicted_and_the_next_one_is_alone() {
 }
 
 #[test]
+fn a_client_that_was_silent_before_is_awaited_for_a_moment_unless_it_is_heard_again() {
+    let now = Instant::now();
+    for is_heard in [false, true] {
+        let (mut lease, mut effects) = (engine(&[], now), Vec::new());
+        lease.on_connect(now, client(1), &mut effects);
+        lease.on_silence(&client(1), true);
+        assert_eq!(lease.next_deadline(), None, "it is alone");
+        lease.on_connect(now, client(2), &mut effects);
+        lease.on_silence(&client(1), true);
+        assert_eq!(lease.next_deadline(), Some(now + SILENT_GRACE));
+        effects.clear();
+        lease.on_silence(&client(1), !is_heard);
+        lease.on_tick(now + SILENT_GRACE, &mut effects);
+        let evicted = if is_heard { vec![] } else { vec![Effect::Evict { client: client(1) }] };
+        assert_eq!(effects, evicted);
+    }
+}
+
+#[test]
 fn a_client_that_answers_repeated_callbacks_is_awaited_up_to_a_bound() {
     let now = Instant::now();
     let mut lease = engine(&[], now);

@@ -35,6 +35,21 @@ fn osts_drop_a_client_before_another_gets_its_lease() {
 }
 
 #[test]
+fn a_client_of_which_nothing_is_heard_for_long_keeps_the_next_one_waiting_for_a_moment() {
+    let f = Fixture::new();
+    f.mds.disconnect(f.export.client);
+    f.mds.sessions.set_release_timeout(Duration::from_secs(60));
+    let (dead, noted) = export(5, tcp_nid());
+    assert_eq!(f.mds.connect(&dead).map(|welcome| welcome.lease.exclusive), Ok(true));
+    noted.silent_s.store(61, Ordering::Relaxed);
+    let began = Instant::now();
+    let (next, _) = export(6, tcp_nid());
+    assert_eq!(f.mds.connect(&next).map(|welcome| welcome.lease.exclusive), Ok(true));
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    assert_eq!(evicted(&f.osts[0]), [dead.client]);
+}
+
+#[test]
 fn an_ost_that_is_away_holds_others_up_for_a_while_and_hears_of_it_first() {
     let f = Fixture::with_osts(2);
     ready(&f);
