@@ -1,8 +1,20 @@
-//! Hosts that lose power: a target on a disk of its own, of which exactly what had reached the disk is kept.
+//! Hosts that lose power, and disks that fail: a target on a disk of its own, of which exactly what had reached the disk
+//! is kept.
 
 use crate::program::shell;
 use crate::{Cluster, Stopped};
 use std::path::{Path, PathBuf};
+
+/// Limits the size of the loop device `sys.argv[1]`, also in use: requests beyond it fail with `EIO`.
+const LIMIT_SIZE: &str = r#"
+import fcntl, struct, sys
+LOOP_SET_STATUS64, LOOP_GET_STATUS64 = 0x4C04, 0x4C05
+with open(sys.argv[1], "rb") as device:
+    status = bytearray(232)
+    fcntl.ioctl(device, LOOP_GET_STATUS64, status)
+    struct.pack_into("=Q", status, 32, int(sys.argv[2]))
+    fcntl.ioctl(device, LOOP_SET_STATUS64, status)
+"#;
 
 /// The disk of one target: an ext4 file system in a file. The file has what the kernel has written to the disk, and what
 /// is in the kernel's caches only is lost with the power.
@@ -49,6 +61,22 @@ impl PowerDisk {
         let script = r#"umount "$2"; rm "$3"; mount -o loop "$1" "$2""#;
         shell(Path::new("/"), script, [&after, &self.target, &self.image]).success();
         self.image = after;
+        cluster.start_all();
+    }
+
+    /// Has the disk fail all requests while `meanwhile` runs. Then the target is started again with the disk, which has
+    /// what was written to it before.
+    ///
+    /// # Panics
+    ///
+    /// If that fails.
+    pub fn fail(&self, cluster: &mut Cluster, meanwhile: impl FnOnce()) {
+        let script = r#"python3 -c "$2" "$(findmnt -no SOURCE "$1")" 4096"#;
+        shell(Path::new("/"), script, [&self.target, Path::new(LIMIT_SIZE)]).success();
+        meanwhile();
+        cluster.kill(&self.role);
+        let script = r#"umount "$2"; mount -o loop "$1" "$2""#;
+        shell(Path::new("/"), script, [&self.image, &self.target]).success();
         cluster.start_all();
     }
 }

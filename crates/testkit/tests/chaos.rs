@@ -1,4 +1,4 @@
-//! Programs on three mounts while servers are killed, stopped, cut off, filled and lose power: nothing that was
+//! Programs on three mounts while servers are killed, stopped, cut off, filled, lose power and disks: nothing that was
 //! acknowledged is lost, nothing hangs, and no read is wrong.
 //!
 //! `NACRE_CHAOS_SECONDS` and `NACRE_CHAOS_SEED` choose how long it runs and which faults there are.
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-/// OST of the workload that fills it, which loses power too.
+/// OST of the workload that fills it, which loses power too, and whose disk fails.
 const SMALL_OST: &str = "ost0002";
 /// Registers of each kind.
 const REGISTERS: usize = 3;
@@ -227,7 +227,7 @@ fn explain(cluster: &Cluster) {
 
 #[test]
 fn nothing_is_lost_hangs_or_is_wrong_while_servers_network_and_disks_fail() {
-    if !(have(&["/dev/fuse", "nft", "ip", "sqlite3", "cc", "make", "mkfs.ext4"]) && have_root()) {
+    if !(have(&["/dev/fuse", "nft", "ip", "sqlite3", "cc", "make", "mkfs.ext4", "python3"]) && have_root()) {
         return;
     }
     faults::enter_network();

@@ -1,5 +1,6 @@
 //! What happens to servers, mounts, network and disks during a run.
 
+use super::SMALL_OST;
 use super::deck::Deck;
 use fastrand::Rng;
 use nacre_testkit::{Cluster, PowerDisk, Stopped, program, text, wait};
@@ -65,7 +66,7 @@ fn last(duration: Duration, deck: &Deck) {
 }
 
 impl Disturber {
-    /// `disks`: servers whose targets are on disks that can lose power.
+    /// `disks`: servers whose targets are on disks that can lose power; [`SMALL_OST`] is one, whose disk can also fail.
     pub fn new(cluster: &mut Cluster, disks: &[&'static str], seed: u64) -> Disturber {
         let disks = disks.iter().map(|role| (*role, PowerDisk::under(cluster, role))).collect();
         let status = cluster.nacre(&["status", text(cluster.data())]).success().stdout;
@@ -94,7 +95,7 @@ impl Disturber {
 
     /// Disturbs the cluster once, and ends the disturbance.
     pub fn disturb(&mut self, cluster: &mut Cluster, deck: &Deck) {
-        match self.random.u8(..10) {
+        match self.random.u8(..11) {
             0..3 => {
                 let (role, lasts) = (self.server(cluster), self.duration(1500));
                 self.note(format!("{role} killed for {lasts:?}"));
@@ -129,6 +130,17 @@ impl Disturber {
                 let partition = Partition::begin(self.ports[&role], to, from);
                 last(lasts, deck);
                 drop(partition);
+            }
+            8 => {
+                let lasts = self.duration(4000);
+                self.note(format!("the disk of {SMALL_OST} fails for {lasts:?}"));
+                // What the OST has not made durable before is lost, and what it has answered meanwhile.
+                let may_lose = || deck.cuts.fetch_add(1, Ordering::SeqCst);
+                may_lose();
+                self.disks[SMALL_OST].fail(cluster, || {
+                    last(lasts, deck);
+                    may_lose();
+                });
             }
             _ => {
                 let names: Vec<&'static str> = self.disks.keys().copied().collect();
