@@ -10,6 +10,7 @@ use crate::leaves::Leaves;
 use crate::locks::Want;
 use crate::opens::WriteSession;
 use crate::plan::{check_access, drop_privileges, has_privileges, valid_time};
+use crate::replay;
 use crate::suspend::Caller;
 use crate::tables::{CAPABILITY, XATTRS, xattr_key};
 use crate::tx::{Tx, now};
@@ -82,7 +83,9 @@ impl OpenFiles {
             _ => return Err(Status::EINVAL),
         }
         let orphan = record.attr.flags.contains(AttrFlags::ORPHAN);
-        let is_there = || self.leaves.opens.is_open(fid) || self.leaves.replaced.contains(fid);
+        // It was open when a change that is executed again was executed first; clients open it again later.
+        let is_there =
+            || self.leaves.opens.is_open(fid) || self.leaves.replaced.contains(fid) || replay::is_running();
         if orphan && !flags.contains(OpenFlags::REPLAY) && !is_there() {
             return Err(Status::ENOENT);
         }

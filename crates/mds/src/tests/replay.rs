@@ -472,6 +472,24 @@ fn objects_of_lost_layouts_are_not_destroyed_and_belong_to_one_file() {
     assert!((sequence, last_used) >= (object.seq, object.oid), "{sequence:#x} {last_used}");
 }
 
+/// The replay comes before the client opens its handles again, so nobody has the file open.
+#[test]
+fn an_open_that_cut_a_removed_file_is_replayed() {
+    let mut farm = Farm::new(2);
+    let file = farm.file(1, Fid::ROOT, "f");
+    let open = |farm: &mut Farm, handle, flags| {
+        let request = MdsRequest::Open { fid: file, handle: OpenHandle(handle), flags, lock: LockHandle(0) };
+        farm.run(0, &request).expect("opens");
+    };
+    open(&mut farm, 1, OpenFlags::READ | OpenFlags::WRITE);
+    farm.run(1, &UNLINKED(Fid::ROOT, "f")).expect("removed");
+    let disk = farm.snapshot();
+    open(&mut farm, 2, OpenFlags::WRITE | OpenFlags::TRUNCATE);
+    assert_eq!(farm.clients[0].kept.len(), 1, "it changed something");
+    let farm = farm.lose_power(&disk);
+    assert_eq!(farm.replay_all(1), [None]);
+}
+
 /// The replay may wait for what that MDT asks.
 #[test]
 fn a_request_of_another_mdt_that_is_sent_again_does_not_wait_for_the_replay() {
