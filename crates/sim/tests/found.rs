@@ -6,8 +6,8 @@ use nacre_sim::{Fault, Node, Operation, Path, Place, Plan, Region, Shape, Sizes,
 use std::time::Duration;
 
 /// Schedules of each test.
-const SEEDS: u64 = 40;
-/// Schedules of each of several faults.
+const SEEDS: u64 = 60;
+/// Schedules of each of at least four faults in one test.
 const FEW: u64 = 20;
 
 fn is_right(shape: Shape, programs: &[Vec<Operation>]) {
