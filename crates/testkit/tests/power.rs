@@ -296,6 +296,12 @@ fn a_mount_waits_once_for_one_that_was_alone_and_whose_host_has_died() {
     let Some(site) = Site::with_mdts(1, "3") else { return };
     let here = site.mount_point(SERVERS);
     site.hosts.shell(&site.run, SERVERS, &format!("umount {}", text(&here))).success();
+    // It leaves after `umount` has returned.
+    let is_there = || {
+        let is_its = |pair: &[String]| pair == ["--mount", text(&here)];
+        site.run.processes().iter().any(|(_, words)| words.windows(2).any(is_its))
+    };
+    wait::until(wait::SOON, "the mount is alone", || (!is_there()).then_some(()));
     fs::write(site.at("alone"), "written").expect("written");
     File::open(site.at("alone")).and_then(|file| file.sync_all()).expect("fsync");
     site.hosts.lose_power(&site.run, CLIENT, || ());
@@ -304,7 +310,7 @@ fn a_mount_waits_once_for_one_that_was_alone_and_whose_host_has_died() {
     let token = site.nacre(SERVERS, &["key", "token", "--role", "admin", text(&site.data())]);
     site.nacre(SERVERS, &["mount", "--token", token.trim(), &source, text(&here)]);
     let waited = began.elapsed();
-    assert!(waited < Duration::from_secs(20), "{waited:?}");
+    assert!(waited < Duration::from_secs(16), "{waited:?}");
     let found = site.hosts.path(SERVERS, &here.join("alone"));
     assert_eq!(fs::read(found).expect("read"), b"written");
     let check = site.stop();
