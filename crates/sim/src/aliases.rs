@@ -4,7 +4,7 @@
 use crate::history::{Call, Event, Reply};
 use nacre_env::sync::Mutex;
 use nacre_rpc::{Call as Caller, Export, MdsService, MdsWelcome, ReplySlot};
-use nacre_types::{ClientUuid, Fid, StatusResult};
+use nacre_types::{ClientUuid, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest, NewFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -57,7 +57,9 @@ impl Aliases {
         }
         failed.sort_by_key(|event| event.began);
         for event in failed {
-            let Call::Open { name, .. } = &event.call else { continue };
+            let (Call::Open { name, .. }, Err(Status::ESTALE)) = (&event.call, &event.result) else {
+                continue;
+            };
             event.made = made.iter().find(|(_, other)| *other == name).map(|(fid, _)| *fid);
             if let Some(fid) = event.made {
                 made.remove(&fid);
