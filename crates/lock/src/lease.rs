@@ -116,7 +116,7 @@ impl State {
 struct Release {
     epoch: u64,
     since: Instant,
-    /// End of the time that a client has which is not silent.
+    /// Deadline of a client that is not silent.
     deadline: Instant,
     /// Time of the next callback.
     retry: Instant,

@@ -186,6 +186,7 @@ impl Sharing {
         let answer = run();
         if let (Some(noted), Ok(answer)) = (&mut under_way, &answer) {
             noted.transno = answer.transno;
+            // Not known before: a request for this inode that comes in between does not wait for the log.
             if let MdsReply::Removed { fid, attr: Some(_) } = answer.reply {
                 noted.begin(&[Subject::Inode(fid)]);
             }

@@ -472,9 +472,7 @@ fn connect_within(socket: &Path, limit: Option<Duration>) -> io::Result<UnixStre
         None => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
     };
     let way = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    if limit.is_some() {
-        sockopt::set_socket_timeout(&way, sockopt::Timeout::Send, limit)?;
-    }
+    sockopt::set_socket_timeout(&way, sockopt::Timeout::Send, limit)?;
     connect(&way, &SocketAddrUnix::new(&short.path)?)?;
     Ok(UnixStream::from(way))
 }

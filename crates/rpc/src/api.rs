@@ -282,7 +282,7 @@ impl Export {
         self.received.get().is_some_and(|received| received(slot))
     }
 
-    /// Sets what knows that. Only the first call has an effect.
+    /// Sets what [`Export::has_answer_to`] asks. Only the first call has an effect.
     pub fn set_received(&self, received: Box<Received>) {
         let _ = self.received.set(received);
     }

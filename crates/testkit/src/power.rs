@@ -72,7 +72,7 @@ impl PowerDisk {
     /// If that fails.
     pub fn fail(&self, cluster: &mut Cluster, meanwhile: impl FnOnce()) {
         let script = r#"python3 -c "$2" "$(findmnt -no SOURCE "$1")" 4096"#;
-        shell(Path::new("/"), script, [&self.target, Path::new(LIMIT_SIZE)]).success();
+        shell(Path::new("/"), script, [self.target.as_os_str(), LIMIT_SIZE.as_ref()]).success();
         meanwhile();
         cluster.kill(&self.role);
         let script = r#"umount "$2"; mount -o loop "$1" "$2""#;

@@ -51,9 +51,9 @@ impl MdtData {
             }
             return reply;
         };
-        let is_kept = transno != TransNo(0);
-        if let (true, Some(requests), Some((object, change))) =
-            (is_kept, self.requests.upgrade(), change_of(request, data))
+        if transno != TransNo(0)
+            && let (Some(requests), Some((object, change))) =
+                (self.requests.upgrade(), change_of(request, data))
         {
             requests.keep_data(
                 self.mdt_index,
