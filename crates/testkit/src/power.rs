@@ -16,6 +16,10 @@ with open(sys.argv[1], "rb") as device:
     fcntl.ioctl(device, LOOP_SET_STATUS64, status)
 "#;
 
+/// Unmounts `$2`, which the kernel holds a little longer than the process that was killed: it closes files of an `io_uring`
+/// after the end of their process.
+const UNMOUNT: &str = r#"until umount "$2"; do sleep 0.1; done"#;
+
 /// The disk of one target: an ext4 file system in a file. The file has what the kernel has written to the disk, and what
 /// is in the kernel's caches only is lost with the power.
 pub struct PowerDisk {
@@ -58,8 +62,8 @@ impl PowerDisk {
         shell(Path::new("/"), r#"cp --sparse=always "$1" "$2""#, [&self.image, &after]).success();
         cluster.kill(&self.role);
         drop(stopped);
-        let script = r#"umount "$2"; rm "$3"; mount -o loop "$1" "$2""#;
-        shell(Path::new("/"), script, [&after, &self.target, &self.image]).success();
+        let script = format!(r#"{UNMOUNT}; rm "$3"; mount -o loop "$1" "$2""#);
+        shell(Path::new("/"), &script, [&after, &self.target, &self.image]).success();
         self.image = after;
         cluster.start_all();
     }
@@ -75,8 +79,8 @@ impl PowerDisk {
         shell(Path::new("/"), script, [self.target.as_os_str(), LIMIT_SIZE.as_ref()]).success();
         meanwhile();
         cluster.kill(&self.role);
-        let script = r#"umount "$2"; mount -o loop "$1" "$2""#;
-        shell(Path::new("/"), script, [&self.image, &self.target]).success();
+        let script = format!(r#"{UNMOUNT}; mount -o loop "$1" "$2""#);
+        shell(Path::new("/"), &script, [&self.image, &self.target]).success();
         cluster.start_all();
     }
 }

@@ -183,13 +183,21 @@ fn trim_refusal(source: &io::Error) -> &'static str {
     }
 }
 
+/// Returns the status of a failed call on the medium. The errno is the server's own: of a disk that fails, the file system
+/// on it returns `EIO`, `EROFS`, `ENOMEM` or others, and peers know `EIO`.
+fn failed_call(source: &io::Error) -> Status {
+    match Errno::from_io_error(source) {
+        Some(Errno::NOSPC | Errno::DQUOT) => Status::ENOSPC,
+        _ => Status::EIO,
+    }
+}
+
 impl ObjectError {
     /// Returns the status that a peer receives.
     pub fn status(&self) -> Status {
         match self {
-            ObjectError::Io { source, .. }
-            | ObjectError::Path { source, .. }
-            | ObjectError::NoTrim { source, .. } => Status::from_io(source),
+            ObjectError::Io { source, .. } | ObjectError::Path { source, .. } => failed_call(source),
+            ObjectError::NoTrim { source, .. } => Status::from_io(source),
             ObjectError::Index(error) => error.status(),
             ObjectError::NoSpace | ObjectError::SequenceFull(_) => Status::ENOSPC,
             ObjectError::TooLarge => Status::EFBIG,
@@ -234,6 +242,27 @@ impl ObjectError {
             rustix::io::Errno::NOSPC => ObjectError::NoSpace,
             rustix::io::Errno::FBIG => ObjectError::TooLarge,
             _ => ObjectError::Io { action, object, source: error.into() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_receive_eio_for_every_error_of_the_medium_but_a_full_one() {
+        let of = |errno: Errno| {
+            let path = PathBuf::from("objects");
+            let status = ObjectError::Path { action: "write", path, source: errno.into() }.status();
+            assert_eq!(ObjectError::io("write", Fid::ZERO, errno).status(), status, "{errno:?}");
+            status
+        };
+        for errno in [Errno::IO, Errno::ROFS, Errno::NOMEM, Errno::NXIO, Errno::ACCESS, Errno::MFILE] {
+            assert_eq!(of(errno), Status::EIO, "{errno:?}");
+        }
+        for errno in [Errno::NOSPC, Errno::DQUOT] {
+            assert_eq!(of(errno), Status::ENOSPC, "{errno:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What all workloads of a run share: when to stop, and how far each is.
 
 use nacre_testkit::wait;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ pub struct Deck {
     /// Power cuts of an OST that have begun. The boot id of the machine stays the same, so clients do not notice that
     /// data is lost which was written before and not synced.
     pub cuts: AtomicU64,
+    /// Begins and ends of failures of a disk: odd while it fails.
+    pub disk_changes: AtomicU64,
 }
 
 impl Progress {
@@ -68,6 +71,22 @@ impl Deck {
 
     pub fn problems(&self) -> Vec<String> {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Repeats a read that fails with `EIO` while a disk fails, which lasts a few seconds.
+    pub fn read(&self, read: impl Fn() -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
+        for _ in 0..6 {
+            let before = self.disk_changes.load(Ordering::SeqCst);
+            match read() {
+                Err(error)
+                    if error.raw_os_error() == Some(libc::EIO)
+                        && (!before.is_multiple_of(2)
+                            || self.disk_changes.load(Ordering::SeqCst) != before) => {}
+                result => return result,
+            }
+            wait::within(LONG, || self.disk_changes.load(Ordering::SeqCst).is_multiple_of(2).then_some(()));
+        }
+        read()
     }
 
     /// Runs the steps of a workload until the run is over. A step that fails is a problem.

@@ -137,10 +137,12 @@ impl Disturber {
                 // What the OST has not made durable before is lost, and what it has answered meanwhile.
                 let may_lose = || deck.cuts.fetch_add(1, Ordering::SeqCst);
                 may_lose();
+                deck.disk_changes.fetch_add(1, Ordering::SeqCst);
                 self.disks[SMALL_OST].fail(cluster, || {
                     last(lasts, deck);
                     may_lose();
                 });
+                deck.disk_changes.fetch_add(1, Ordering::SeqCst);
             }
             _ => {
                 let names: Vec<&'static str> = self.disks.keys().copied().collect();

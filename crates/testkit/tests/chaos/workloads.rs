@@ -299,7 +299,7 @@ pub fn fill(deck: &Deck, progress: &Progress, dir: &Path) {
                 synced.insert(number, bytes);
                 false
             }
-            // What was not synced may be lost with the power of the OST.
+            // What was not synced may be lost with the power of the OST, or its disk.
             Err(error) if error.raw_os_error() == Some(libc::EIO) => false,
             Err(error) if error.kind() == ErrorKind::StorageFull => true,
             Err(error) => return Err(format!("write: {error}")),
@@ -307,7 +307,7 @@ pub fn fill(deck: &Deck, progress: &Progress, dir: &Path) {
         if is_full || written_bytes > FILLED_BYTES {
             written_bytes = 0;
             for (number, bytes) in std::mem::take(&mut synced) {
-                let found = fs::read(path(number)).map_err(failed("read a synced file"))?;
+                let found = deck.read(|| fs::read(path(number))).map_err(failed("read a synced file"))?;
                 if found != content(number, bytes) {
                     return Err(format!("synced file {number} has other content"));
                 }

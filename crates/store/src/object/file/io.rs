@@ -9,7 +9,7 @@ use crate::object::{
     Abilities, Advice, Advise, Extents, Fallocate, Ids, ObjectAttr, ObjectError, ObjectExtent, ObjectStore,
     ObjectStoreStats, ObjectVerifyReport, Result, Seek, SetMtime, Space, Trim, Trimmed, fiemap, visit_keys,
 };
-use nacre_types::{Fid, Timestamp};
+use nacre_types::{Fid, Status, Timestamp};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use std::ops::Range;
@@ -33,16 +33,6 @@ fn range_end(offset: u64, len: u64) -> Result<u64> {
         .checked_add(len)
         .filter(|&end| end <= nacre_types::limits::FILE_SIZE_MAX)
         .ok_or(ObjectError::TooLarge)
-}
-
-fn is_full(error: &ObjectError) -> bool {
-    match error {
-        ObjectError::NoSpace => true,
-        ObjectError::Io { source, .. } => {
-            matches!(Errno::from_io_error(source), Some(Errno::NOSPC | Errno::DQUOT))
-        }
-        _ => false,
-    }
 }
 
 fn errno_of(error: ObjectError) -> Errno {
@@ -88,7 +78,7 @@ impl FileStore {
     /// Does `work`, and again if there was no space until the space reserved ahead of streams was released.
     fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
         match work() {
-            Err(error) if is_full(&error) && self.ahead.give_all_back() => work(),
+            Err(error) if error.status() == Status::ENOSPC && self.ahead.give_all_back() => work(),
             other => other,
         }
     }
