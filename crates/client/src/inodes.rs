@@ -214,13 +214,20 @@ impl Inodes {
     }
 
     /// As [`Inodes::found`], for an inode that a request has just created or given a name. Another client may have
-    /// removed or moved it since, which does not make the request fail: then the attributes are those of the reply.
+    /// removed or moved it since, which does not make the request fail: then the attributes are those of the reply. So
+    /// are those of a new directory with shards, which are empty.
     pub(crate) fn made(&self, attr: Attr, lease: u64, public: bool) -> FailureResult<Found> {
+        let as_replied = |keep: Keep| {
+            let node = node_of(attr.fid)?;
+            self.nodes.remember(node, &attr, 0.into(), 1);
+            Ok(Found { node, attr, public, keep })
+        };
+        if attr.flags.contains(AttrFlags::STRIPED) {
+            return as_replied(Keep { attr: false, ..self.keep_of(lease) });
+        }
         match self.found(attr, lease, public) {
             Err(failure) if matches!(failure.status(), Status::ENOENT | Status::ESTALE) => {
-                let node = node_of(attr.fid)?;
-                self.nodes.remember(node, &attr, 0.into(), 1);
-                Ok(Found { node, attr, public, keep: Keep::default() })
+                as_replied(Keep::default())
             }
             found => found,
         }

@@ -9,6 +9,7 @@ use crate::caller::Caller;
 use crate::data::Data;
 use crate::inodes::dot_lustre::{self, check_may_name};
 use crate::inodes::intent::Watch;
+use crate::inodes::root::soon;
 use crate::inodes::{Absent, Found, Inodes, Keep};
 use crate::layouts::Layouts;
 use crate::lease::Lease;
@@ -251,7 +252,10 @@ impl Names {
         what: &Created<'_>,
         mdt: Option<u16>,
     ) -> FailureResult<Found> {
-        let fid = self.requests.fresh_fid(mdt.unwrap_or(parent.mdt_index()))?;
+        let fid = match mdt {
+            Some(mdt) if mdt != parent.mdt_index() => soon(|| self.requests.fresh_fid(mdt))?,
+            _ => self.requests.fresh_fid(parent.mdt_index())?,
+        };
         let request = MdsRequest::Create {
             parent,
             name,

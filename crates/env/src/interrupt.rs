@@ -180,7 +180,12 @@ pub fn interrupted() -> bool {
 /// True within [`until`] after the deadline: no caller has interrupted the request, but further waiting is
 /// pointless.
 pub fn is_late() -> bool {
-    LIMIT.get().is_some_and(|at| Instant::now() >= at)
+    time_limit().is_some_and(|at| Instant::now() >= at)
+}
+
+/// Returns the deadline within [`until`]: a system call that is to end then has it as a time-out.
+pub fn time_limit() -> Option<Instant> {
+    LIMIT.get()
 }
 
 /// Runs `work` with a deadline: [`interrupted`] is `true` from `at` on, so that its waits give up. No signal

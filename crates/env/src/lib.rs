@@ -42,7 +42,7 @@ pub use blocking::{BlockingHook, HookGuard, blocking, install_hook};
 pub use cpu::{cpu_count, current_cpu, online_cpus, pin_to_cpu, possible_cpu_count};
 pub use date::utc;
 pub use heap::Heap;
-pub use interrupt::{InterruptTarget, interrupt_target, interrupted, is_late, until};
+pub use interrupt::{InterruptTarget, interrupt_target, interrupted, is_late, time_limit, until};
 pub use job::{JobGuard, current_job, enter_job};
 pub use log_limit::LogLimit;
 pub use process::{has_ended, own_process};

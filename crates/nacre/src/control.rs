@@ -12,7 +12,9 @@ pub use door::Audience;
 use crate::debug::{DebugState, Question, SlowShot};
 use crate::failure::{Failure, Result};
 use crate::instance::if_there;
+use crate::process::is_stopped;
 use crate::target_options::TargetOptions;
+use nacre_env::clock::Instant;
 use nacre_monitor::ProcessSample;
 use nacre_types::TargetKind;
 use rustix::io::Errno;
@@ -31,6 +33,8 @@ const LINE_MAX: u64 = 1 << 20;
 const ANSWER_MAX: u64 = 64 << 20;
 /// Timeout of a request for either side.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of checks whether a process that has not answered yet is stopped.
+const ANSWER_TICK: Duration = Duration::from_millis(250);
 /// Timeout of a request for the state of a process, which is "not responding" after it.
 pub const STATUS_LIMIT: Duration = Duration::from_secs(3);
 
@@ -499,21 +503,34 @@ pub fn ask(socket: &Path, request: &Request) -> io::Result<Answer> {
     ask_for(socket, request, TIMEOUT)
 }
 
+/// Reads one line within `limit`, rounded up to ticks. A process that a signal has stopped is not awaited.
+fn read_answer(stream: &UnixStream, limit: Duration) -> io::Result<String> {
+    let listener = rustix::net::sockopt::socket_peercred(stream)?.pid.as_raw_nonzero().get();
+    stream.set_read_timeout(Some(limit.min(ANSWER_TICK)))?;
+    let (mut reader, mut line, began) = (BufReader::new(stream.take(ANSWER_MAX)), Vec::new(), Instant::now());
+    loop {
+        match reader.read_until(b'\n', &mut line) {
+            Err(error) if is_silence(&error) && began.elapsed() < limit && !is_stopped(listener) => {}
+            read => {
+                read?;
+                return String::from_utf8(line).map_err(io::Error::other);
+            }
+        }
+    }
+}
+
 /// Like [`ask`], for requests that may take up to `limit`.
 ///
 /// # Errors
 /// As [`ask`].
 pub fn ask_for(socket: &Path, request: &Request, limit: Duration) -> io::Result<Answer> {
     let stream = connect_within(socket, Some(limit.min(TIMEOUT)))?;
-    stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit.min(TIMEOUT)))?;
-    let mut line = String::new();
     match send(&stream, request) {
         // A process that refuses the peer answers without reading the request.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
-        _ => BufReader::new((&stream).take(ANSWER_MAX)).read_line(&mut line)?,
-    };
-    Ok(serde_json::from_str(&line)?)
+        _ => Ok(serde_json::from_str(&read_answer(&stream, limit)?)?),
+    }
 }
 
 /// Sends a request to several processes in parallel, so that stopped ones cost one timeout together; returns
@@ -606,7 +623,7 @@ mod tests {
         let listener = UnixListener::bind(&path).expect("listen");
         let queue: Vec<_> = std::iter::from_fn(|| connect_within(&path, None).ok()).collect();
         assert!(!queue.is_empty());
-        let began = nacre_env::clock::Instant::now();
+        let began = Instant::now();
         assert!(is_listening(&path) && !is_dead(&path));
         assert!(began.elapsed() < STATUS_LIMIT, "{:?}", began.elapsed());
         drop(listener);

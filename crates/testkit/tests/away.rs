@@ -423,6 +423,78 @@ fn new_directories_are_placed_elsewhere_at_once_when_an_mdt_dies_or_stops() {
     cluster.stop_and_check();
 }
 
+/// Longer than two such pings and the command that lets the create go on, shorter than a wait of one MDT for another.
+const ANOTHER_TRY: Duration = Duration::from_secs(5);
+
+/// Creates a directory and takes an MDT away while the MDT of the parent has stopped at `step`. Returns how long the create
+/// takes from then on, and what holds the MDT.
+fn create_while_it_leaves(
+    cluster: &Cluster,
+    path: &Path,
+    step: &str,
+    (role, how): (&str, Away),
+) -> (Duration, Option<Stopped>) {
+    let hold = |text: &str| {
+        cluster.lctl(&["set_param", &format!("mdt.awayc-MDT0000.hold_request={text}")]).success()
+    };
+    let shown = || cluster.lctl(&["get_param", "-n", "mdt.awayc-MDT0000.hold_request"]).success().stdout;
+    hold(step);
+    std::thread::scope(|scope| {
+        let maker = scope.spawn(|| fs::create_dir(path));
+        wait::until(SOON, "the create is held", || shown().starts_with("held").then_some(()));
+        let stopped = leave(cluster, role, how);
+        let began = Instant::now();
+        hold("none");
+        maker.join().expect("no panic").expect("made");
+        (began.elapsed(), stopped)
+    })
+}
+
+#[test]
+fn a_directory_is_created_at_once_if_its_mdt_dies_or_stops_after_it_was_chosen() {
+    if !have(&["/dev/fuse", "fusermount3"]) || !have_root() {
+        return;
+    }
+    let options =
+        Options { mdts: 3, osts: 1, listen: true, fsname: "awayc".to_owned(), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let (plain, striped) = (cluster.mount().join("plain"), cluster.mount().join("striped"));
+    for (path, count) in [(&plain, "1"), (&striped, "3")] {
+        cluster.lfs(&["mkdir", "-i", "0", text(path)]).success();
+        cluster
+            .lfs(&["setdirstripe", "-D", "-c", count, "-i", "-1", "--max-inherit-rr", "3", text(path)])
+            .success();
+    }
+    for (role, index, how) in [("mdt0001", 1, Away::Killed), ("mdt0002", 2, Away::Stopped)] {
+        for parent in [&plain, &striped] {
+            for step in ["before Create", "locked Create"] {
+                let name = |what: &str| parent.join(format!("{role}.{}.{what}", step.replace(' ', "-")));
+                // The MDTs have their turns: the next one is to be the one that leaves.
+                let mut tries = 0..;
+                for last in [index, (index + 2) % 3] {
+                    wait::until(SOON, "it is the turn of the MDT", || {
+                        let path = name(&tries.next()?.to_string());
+                        fs::create_dir(&path).expect("made");
+                        mdts_of(&cluster, &path).contains(&last).then_some(())
+                    });
+                }
+                let path = name("last");
+                let (took, stopped) = create_while_it_leaves(&cluster, &path, step, (role, how));
+                let elsewhere = step.starts_with("before").then(|| mdts_of(&cluster, &path));
+                println!("{role} {how:?}, {step}: {path:?} after {took:?}, on {elsewhere:?}");
+                assert!(took < ANOTHER_TRY, "{role} {how:?}, {step}: {path:?} after {took:?}");
+                assert!(elsewhere.is_none_or(|mdts| !mdts.contains(&index)), "{role} {how:?}: {path:?}");
+                come_back(&mut cluster, stopped, std::slice::from_ref(parent));
+                fs::write(path.join("file"), "text").expect("written");
+            }
+        }
+    }
+    cluster.stop_and_check();
+}
+
 /// The reply to an open and the release of the file may pass each other if no process waits for either.
 #[test]
 fn opens_that_were_interrupted_do_not_stay_open() {

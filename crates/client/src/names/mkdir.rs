@@ -3,13 +3,19 @@
 
 use crate::caller::Caller;
 use crate::inodes::Found;
+use crate::inodes::root::soon;
 use crate::names::{Created, Names};
 use crate::placement::Plan;
+use nacre_env::clock::Instant;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_layout::{DirDefault, DirFlags, DirHash};
 use nacre_types::{Failure, FailureResult, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsRequest, NewFile};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a directory is awaited on an MDT that does not answer, if no other one will do.
+const AWAY_MAX: Duration = Duration::from_secs(10);
 
 /// A directory that is to be created: where, and for which caller.
 pub(crate) struct Making<'a> {
@@ -80,23 +86,31 @@ impl Names {
     }
 
     fn make_by(&self, making: &Making<'_>, requested: &DirDefault) -> FailureResult<Found> {
-        // Each failed try leaves one MDT less to choose from.
-        for _ in 0..self.requests.mdts.len() {
+        let began = Instant::now();
+        let mut full = 0;
+        loop {
             let plan = self.placement.plan((making.parent, making.name), making.is_chosen, requested)?;
             let result = match plan.mdts[..] {
                 [mdt] => self.make_on_one(making, requested, mdt),
                 _ => self.make_striped(making, &plan),
             };
             match result {
-                // It is full, or has just become unreachable.
+                // Each leaves one MDT less to choose from.
                 Err(failure)
-                    if matches!(failure.status(), Status::ENOSPC | Status::ETIMEDOUT)
+                    if failure == Status::ENOSPC
+                        && full < self.requests.mdts.len()
                         && plan.is_balanced
-                        && !self.placement.has_room_now(plan.mdts[0])? => {}
+                        && !self.placement.has_room_now(plan.mdts[0])? =>
+                {
+                    full += 1;
+                }
+                // One of them has died since it answered a ping. If it has to be that one, it may be back soon.
+                Err(failure) if failure == Status::ETIMEDOUT && began.elapsed() < AWAY_MAX => {
+                    self.requests.signs.note_silent(&plan.mdts);
+                }
                 result => return result,
             }
         }
-        Err(Status::ENOSPC.into())
     }
 
     fn make_on_one(&self, making: &Making<'_>, requested: &DirDefault, mdt: u16) -> FailureResult<Found> {
@@ -145,7 +159,7 @@ impl Names {
         let shards = striping
             .mdts
             .iter()
-            .map(|mdt| self.requests.fresh_fid(*mdt))
+            .map(|mdt| soon(|| self.requests.fresh_fid(*mdt)))
             .collect::<FailureResult<Vec<Fid>>>()?;
         let hash = match striping.hash {
             0 => self.shards.default_hash(),

@@ -85,6 +85,15 @@ impl Signs {
         self.0.lock().insert(mdt, (answered, Instant::now()));
     }
 
+    /// Notes that one of these MDTs did not answer another one: a single one gets no new directories for a while, several
+    /// are asked again.
+    pub(crate) fn note_silent(&self, mdts: &[u16]) {
+        match mdts {
+            [mdt] => self.note(*mdt, false),
+            _ => self.0.lock().retain(|mdt, _| !mdts.contains(mdt)),
+        }
+    }
+
     /// Returns, for each of these MDTs, true if it has answered just now, or answers a ping within a second; false also
     /// if it is not connected. A connection to a server that has stopped looks intact until a request has waited for
     /// 10 s or longer.

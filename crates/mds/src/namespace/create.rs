@@ -300,7 +300,7 @@ impl NameSpace {
         let shards = wanted.shards.iter().flat_map(|layout| &layout.shards);
         let fids: Vec<Fid> = std::iter::once(&wanted.fid).chain(shards).copied().collect();
         let names = [(*parent, name)];
-        let working_set = self.core.performer.lock_distributed(caller, &names, &fids)?;
+        let working_set = self.core.performer.lock_new(caller, &names, &fids)?;
         let home = working_set.home(0)?;
         check_access(&home, caller.cred(), perm::WRITE | perm::EXEC)?;
         if working_set.entry(0).is_some() || fids.iter().any(|fid| working_set.inode(fid).is_ok()) {

@@ -141,21 +141,24 @@ impl Performer {
                 held: Held::Here { leads, last: None, _locked: locked },
             });
         }
-        self.lock_distributed(caller, names, fids)
+        caller.suspended.give_up();
+        let gathered = self.coordinator.gather(fids, names)?;
+        Ok(WorkingSet { performer: self, names, held: Held::Several(gathered) })
     }
 
-    /// Locks and reads records of which some are on other MDTs.
+    /// Locks and reads a name, and inodes that are to be created with it, of which some are on other MDTs.
     ///
     /// # Errors
-    /// As [`Performer::lock_and_read`].
-    pub fn lock_distributed<'m, 'n>(
+    /// As [`Performer::lock_and_read`]; `ETIMEDOUT` if one of these MDTs does not answer soon, so that the client
+    /// can choose another one.
+    pub fn lock_new<'m, 'n>(
         &'m self,
         caller: &Caller<'_>,
         names: &'n [At<'n>],
         fids: &[Fid],
     ) -> StatusResult<WorkingSet<'m, 'n>> {
         caller.suspended.give_up();
-        let gathered = self.coordinator.gather(fids, names)?;
+        let gathered = self.coordinator.gather_soon(fids, names)?;
         Ok(WorkingSet { performer: self, names, held: Held::Several(gathered) })
     }
 

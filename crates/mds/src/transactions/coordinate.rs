@@ -1,7 +1,7 @@
 //! The coordinator of distributed transactions, on the MDT that the client asked.
 
 use super::participate::{Holders, Participant, inode_of};
-use super::state::wants_of;
+use super::state::{soon, wants_of};
 use crate::changelog::events;
 use crate::commit::Commits;
 use crate::leaves::Leaves;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub(crate) struct Gathered<'a> {
     coordinator: &'a Coordinator,
     op: TransactionId,
-    /// Other MDTs that have locked inodes or names, or may have.
+    /// Other MDTs that have locked inodes or names.
     remote: BTreeSet<u16>,
     records: HashMap<Fid, Option<Arc<InodeRecord>>>,
     names: HashMap<(Fid, Vec<u8>), Option<DirentRecord>>,
@@ -112,6 +112,23 @@ impl Coordinator {
     /// # Errors
     /// Those of other MDTs; `ENODEV` if no MDT has the index of a FID; `EINTR`, `ESHUTDOWN`.
     pub fn gather(&self, fids: &[Fid], names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {
+        self.gather_from(fids, names, &|mdt, request| self.leaves.transactions.ask(mdt, request))
+    }
+
+    /// As [`Coordinator::gather`], for inodes that could be on other MDTs as well.
+    ///
+    /// # Errors
+    /// As [`Coordinator::gather`]; `ETIMEDOUT` if an MDT does not answer soon.
+    pub fn gather_soon(&self, fids: &[Fid], names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {
+        self.gather_from(fids, names, &|mdt, request| self.leaves.transactions.ask_soon(mdt, request))
+    }
+
+    fn gather_from(
+        &self,
+        fids: &[Fid],
+        names: &[(Fid, &[u8])],
+        ask: &dyn Fn(u16, PeerRequest) -> StatusResult<PeerReply>,
+    ) -> StatusResult<Gathered<'_>> {
         let transactions = &self.leaves.transactions;
         let op = transactions.begin();
         let mut gathered = Gathered {
@@ -150,11 +167,12 @@ impl Coordinator {
             }
             let names: Vec<Name> =
                 names.map(|(parent, name)| Name { parent: *parent, name: name.to_vec() }).collect();
-            // Whatever the answer, that MDT may have locked them.
-            gathered.remote.insert(mdt);
             let request =
                 PeerRequest::Prepare { op, fids, names: names.clone(), replays: replay::is_running() };
-            let PeerReply::Prepared { found, names: leads, clock } = transactions.ask(mdt, request)? else {
+            // Without an answer that MDT may have locked them, and may not receive the abort either.
+            let answer = ask(mdt, request).inspect_err(|_| transactions.post_abort(mdt, op))?;
+            gathered.remote.insert(mdt);
+            let PeerReply::Prepared { found, names: leads, clock } = answer else {
                 return Err(Status::EPROTO);
             };
             transactions.see(clock);
@@ -236,7 +254,8 @@ impl Coordinator {
             self.leaves.records.sync(transno)?;
         }
         for mdt in gathered.remote.iter().copied() {
-            if let Err(status) = self.apply_at(mdt, &transaction) {
+            // The transaction is decided: an MDT that is away commits its part when it is back.
+            if let Err(status) = soon(|| self.apply_at(mdt, &transaction)) {
                 log::warn!("MDT{mdt:04x} has not committed its part of {id} yet: {status}");
             }
         }

@@ -3,6 +3,7 @@
 
 use crate::error::MdsError;
 use crate::locks::{LockTable, LongLock, Want};
+use crate::replay;
 use crate::tables::{FINISHED, PREPARED, TRANSACTIONS, decode_op_key};
 use nacre_env::activity::Cause;
 use nacre_env::clock::Instant;
@@ -36,6 +37,8 @@ pub(super) const ROOT_AGE: Duration = Duration::from_millis(1000);
 
 /// How long clients wait after a restart for other MDTs to answer which transactions are to be redone.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time in which an MDT answers if the operation can do without the answer.
+const ANSWER_MAX: Duration = Duration::from_millis(800);
 /// Interval of checks during a wait.
 pub(super) const TICK: Duration = Duration::from_millis(250);
 /// Approximate limit for transactions in one answer to a greeting, in bytes; one always fits.
@@ -368,6 +371,26 @@ impl Transactions {
             _ => Err(Status::EPROTO),
         }
     }
+
+    /// As [`Transactions::ask`], for an MDT that another one can replace. A change that is replayed needs that one.
+    ///
+    /// # Errors
+    /// As [`Transactions::ask`]; `ETIMEDOUT` if it does not answer soon.
+    pub(super) fn ask_soon(&self, mdt: u16, request: PeerRequest) -> StatusResult<PeerReply> {
+        let ask = || self.ask(mdt, request);
+        if replay::is_running() { ask() } else { soon(ask) }
+    }
+}
+
+/// Runs requests to another MDT with a short time-out.
+///
+/// # Errors
+/// `ETIMEDOUT` after the time-out; those of `work`.
+pub(super) fn soon<R>(work: impl FnOnce() -> StatusResult<R>) -> StatusResult<R> {
+    match nacre_env::until(Instant::now() + ANSWER_MAX, work) {
+        Err(Status::EINTR) if !nacre_env::interrupted() => Err(Status::ETIMEDOUT),
+        result => result,
+    }
 }
 
 /// Returns what a transaction locks on an MDT: inodes as a whole, and names.
@@ -447,14 +470,20 @@ pub(crate) fn decode_transaction(bytes: &[u8]) -> Option<Transaction> {
 impl Transactions {
     /// Notifies another MDT that a transaction is aborted. If the message is lost, that MDT asks on its own.
     pub(super) fn call_off(&self, mdt: u16, op: TransactionId) {
-        let request = PeerRequest::Abort { op };
         if nacre_env::interrupted() {
-            // The answer is not awaited: the program must continue.
-            if let Some(peer) = self.peer(mdt) {
-                peer.post(&Cred::system(), &MdsRequest::Peer(request));
-            }
-        } else if let Err(status) = self.ask(mdt, request) {
+            // The program must continue.
+            self.post_abort(mdt, op);
+        } else if let Err(status) = self.ask(mdt, PeerRequest::Abort { op }) {
             log::debug!("MDT{mdt:04x} did not receive the abort of {op}: {status}");
+        }
+    }
+
+    /// As [`Transactions::call_off`], and does not wait for the answer.
+    pub(super) fn post_abort(&self, mdt: u16, op: TransactionId) {
+        let request = MdsRequest::Peer(PeerRequest::Abort { op });
+        if let Some(peer) = self.peer(mdt) {
+            // Out of time from the beginning: without a connection the message is sent by the next one.
+            nacre_env::until(Instant::now(), || peer.post(&Cred::system(), &request));
         }
     }
 

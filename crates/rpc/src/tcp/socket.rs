@@ -293,9 +293,12 @@ impl Socket {
     }
 
     fn wait_receivable(&self, deadline: Option<Instant>, waits: bool) -> io::Result<()> {
-        let Some(deadline) = deadline else { return Ok(()) };
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        // The caller's deadline ends a wait early, like a tick.
+        let (Some(end), is_own) = (deadline.or_else(nacre_env::time_limit), deadline.is_some()) else {
+            return Ok(());
+        };
+        let left = end.saturating_duration_since(Instant::now());
+        if is_own && left.is_zero() {
             return Err(Errno::TIMEDOUT.into());
         }
         if waits && !self.stream.poll(Interest::Receive, left.min(self.tick)) {
