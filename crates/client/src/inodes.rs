@@ -217,18 +217,16 @@ impl Inodes {
     /// removed or moved it since, which does not make the request fail: then the attributes are those of the reply. So
     /// are those of a new directory with shards, which are empty.
     pub(crate) fn made(&self, attr: Attr, lease: u64, public: bool) -> FailureResult<Found> {
-        let as_replied = |keep: Keep| {
+        let as_replied = |lease: u64| {
             let node = node_of(attr.fid)?;
-            self.nodes.remember(node, &attr, 0.into(), 1);
-            Ok(Found { node, attr, public, keep })
+            self.nodes.remember(node, &attr, lease.into(), 1);
+            Ok(Found { node, attr, public, keep: self.keep_of(lease) })
         };
         if attr.flags.contains(AttrFlags::STRIPED) {
-            return as_replied(Keep { attr: false, ..self.keep_of(lease) });
+            return as_replied(lease);
         }
         match self.found(attr, lease, public) {
-            Err(failure) if matches!(failure.status(), Status::ENOENT | Status::ESTALE) => {
-                as_replied(Keep::default())
-            }
+            Err(failure) if matches!(failure.status(), Status::ENOENT | Status::ESTALE) => as_replied(0),
             found => found,
         }
     }

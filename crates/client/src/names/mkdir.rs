@@ -6,16 +6,11 @@ use crate::inodes::Found;
 use crate::inodes::root::soon;
 use crate::names::{Created, Names};
 use crate::placement::Plan;
-use nacre_env::clock::Instant;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_layout::{DirDefault, DirFlags, DirHash};
 use nacre_types::{Failure, FailureResult, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsRequest, NewFile};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long a directory is awaited on an MDT that does not answer, if no other one will do.
-const AWAY_MAX: Duration = Duration::from_secs(10);
 
 /// A directory that is to be created: where, and for which caller.
 pub(crate) struct Making<'a> {
@@ -86,7 +81,6 @@ impl Names {
     }
 
     fn make_by(&self, making: &Making<'_>, requested: &DirDefault) -> FailureResult<Found> {
-        let began = Instant::now();
         let mut full = 0;
         loop {
             let plan = self.placement.plan((making.parent, making.name), making.is_chosen, requested)?;
@@ -104,8 +98,9 @@ impl Names {
                 {
                     full += 1;
                 }
-                // One of them has died since it answered a ping. If it has to be that one, it may be back soon.
-                Err(failure) if failure == Status::ETIMEDOUT && began.elapsed() < AWAY_MAX => {
+                // One of them has died since it answered a ping. If it has to be that one, the create waits for it, as
+                // any other operation there.
+                Err(failure) if failure == Status::ETIMEDOUT => {
                     self.requests.signs.note_silent(&plan.mdts);
                 }
                 result => return result,

@@ -84,7 +84,9 @@ impl NameSpace {
             check_access(&directory, caller.cred(), perm::WRITE)?;
             if wanted.fid.mdt_index() != self.leaves.index || wanted.shards.is_some() {
                 drop(locked);
-                return self.create_apart(caller, parent, name, &wanted);
+                let is_chosen =
+                    matches!(new, NewFile::ChosenDirectory { .. } | NewFile::Striped { chosen: true, .. });
+                return self.create_apart(caller, (parent, name), &wanted, is_chosen);
             }
             return self.create_new(caller, &directory, named.then_some(name), &wanted, open);
         }
@@ -289,18 +291,18 @@ impl NameSpace {
         Ok(answer)
     }
 
-    /// Creates a directory of which a part is on another MDT.
+    /// Creates a directory of which a part is on another MDT. One that the caller has chosen is awaited longer.
     fn create_apart(
         &self,
         caller: &Caller<'_>,
-        parent: &Fid,
-        name: &[u8],
+        (parent, name): (&Fid, &[u8]),
         wanted: &Creation<'_>,
+        is_chosen: bool,
     ) -> StatusResult<MdsAnswer> {
         let shards = wanted.shards.iter().flat_map(|layout| &layout.shards);
         let fids: Vec<Fid> = std::iter::once(&wanted.fid).chain(shards).copied().collect();
         let names = [(*parent, name)];
-        let working_set = self.core.performer.lock_new(caller, &names, &fids)?;
+        let working_set = self.core.performer.lock_new(caller, &names, &fids, is_chosen)?;
         let home = working_set.home(0)?;
         check_access(&home, caller.cred(), perm::WRITE | perm::EXEC)?;
         if working_set.entry(0).is_some() || fids.iter().any(|fid| working_set.inode(fid).is_ok()) {

@@ -149,16 +149,20 @@ impl Performer {
     /// Locks and reads a name, and inodes that are to be created with it, of which some are on other MDTs.
     ///
     /// # Errors
-    /// As [`Performer::lock_and_read`]; `ETIMEDOUT` if one of these MDTs does not answer soon, so that the client
-    /// can choose another one.
+    /// As [`Performer::lock_and_read`]; `ETIMEDOUT` if one of these MDTs does not answer soon and the caller has not
+    /// chosen it, so that the client can take another one.
     pub fn lock_new<'m, 'n>(
         &'m self,
         caller: &Caller<'_>,
         names: &'n [At<'n>],
         fids: &[Fid],
+        is_chosen: bool,
     ) -> StatusResult<WorkingSet<'m, 'n>> {
         caller.suspended.give_up();
-        let gathered = self.coordinator.gather_soon(fids, names)?;
+        let gathered = match is_chosen {
+            true => self.coordinator.gather(fids, names)?,
+            false => self.coordinator.gather_soon(fids, names)?,
+        };
         Ok(WorkingSet { performer: self, names, held: Held::Several(gathered) })
     }
 

@@ -120,7 +120,7 @@ impl Coordinator {
     /// # Errors
     /// As [`Coordinator::gather`]; `ETIMEDOUT` if an MDT does not answer soon.
     pub fn gather_soon(&self, fids: &[Fid], names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {
-        self.gather_from(fids, names, &|mdt, request| self.leaves.transactions.ask_soon(mdt, request))
+        self.gather_from(fids, names, &|mdt, request| soon(|| self.leaves.transactions.ask(mdt, request)))
     }
 
     fn gather_from(

@@ -371,22 +371,16 @@ impl Transactions {
             _ => Err(Status::EPROTO),
         }
     }
-
-    /// As [`Transactions::ask`], for an MDT that another one can replace. A change that is replayed needs that one.
-    ///
-    /// # Errors
-    /// As [`Transactions::ask`]; `ETIMEDOUT` if it does not answer soon.
-    pub(super) fn ask_soon(&self, mdt: u16, request: PeerRequest) -> StatusResult<PeerReply> {
-        let ask = || self.ask(mdt, request);
-        if replay::is_running() { ask() } else { soon(ask) }
-    }
 }
 
-/// Runs requests to another MDT with a short time-out.
+/// Runs requests to another MDT with a short time-out, but for a change that is replayed.
 ///
 /// # Errors
 /// `ETIMEDOUT` after the time-out; those of `work`.
 pub(super) fn soon<R>(work: impl FnOnce() -> StatusResult<R>) -> StatusResult<R> {
+    if replay::is_running() {
+        return work();
+    }
     match nacre_env::until(Instant::now() + ANSWER_MAX, work) {
         Err(Status::EINTR) if !nacre_env::interrupted() => Err(Status::ETIMEDOUT),
         result => result,
