@@ -528,7 +528,7 @@ pub fn ask_for(socket: &Path, request: &Request, limit: Duration) -> io::Result<
     stream.set_write_timeout(Some(limit.min(TIMEOUT)))?;
     match send(&stream, request) {
         // A process that refuses the peer answers without reading the request.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(serde_json::from_str(&read_answer(&stream, limit)?)?),
     }
 }
