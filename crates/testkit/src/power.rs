@@ -79,7 +79,10 @@ impl PowerDisk {
         shell(Path::new("/"), script, [self.target.as_os_str(), LIMIT_SIZE.as_ref()]).success();
         meanwhile();
         cluster.kill(&self.role);
-        let script = format!(r#"{UNMOUNT}; mount -o loop "$1" "$2""#);
+        // The kernel lets go of the device after the unmount, and two devices for one file are refused.
+        let script = format!(
+            r#"{UNMOUNT}; while [ -n "$(losetup -j "$1")" ]; do sleep 0.1; done; mount -o loop "$1" "$2""#
+        );
         shell(Path::new("/"), &script, [&self.image, &self.target]).success();
         cluster.start_all();
     }
