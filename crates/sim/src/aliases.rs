@@ -13,8 +13,8 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(crate) struct Aliases {
     former: Mutex<BTreeMap<Fid, Fid>>,
-    /// All files that were made, with their names.
-    made: Mutex<BTreeMap<Fid, Vec<u8>>>,
+    /// All files and directories that were made, with their names, and whether they are directories.
+    made: Mutex<BTreeMap<Fid, (Vec<u8>, bool)>>,
 }
 
 impl Aliases {
@@ -38,29 +38,40 @@ impl Aliases {
     }
 
     fn note_made(&self, request: &MdsRequest<'_>, answer: &StatusResult<MdsAnswer>) {
-        if let (MdsRequest::Create { name, fid, new: NewFile::Node { .. }, .. }, Ok(answer)) =
-            (request, answer)
+        if let (MdsRequest::Create { name, fid, new, .. }, Ok(answer)) = (request, answer)
             && let MdsReply::Created { created: true, .. } = answer.reply
         {
-            self.made.lock().insert(*fid, name.to_vec());
+            let directory = match new {
+                NewFile::Node { .. } => false,
+                NewFile::Directory | NewFile::Striped { .. } | NewFile::ChosenDirectory { .. } => true,
+                NewFile::Symlink { .. } | NewFile::Unnamed => return,
+            };
+            self.made.lock().insert(*fid, (name.to_vec(), directory));
         }
     }
 
-    /// Enters in calls that failed the files that they had made.
+    /// Enters in calls that failed, or had no answer, what they had made.
     pub(crate) fn enter_made<'e>(&self, events: impl Iterator<Item = &'e mut Event>) {
         let mut made = std::mem::take(&mut *self.made.lock());
-        let (opened, mut failed): (Vec<_>, Vec<_>) = events.partition(|event| event.result.is_ok());
-        for event in opened {
-            if let Ok(Reply::Opened { fid, .. }) = &event.result {
-                made.remove(fid);
+        let is_answered = |event: &&mut Event| event.result.is_ok() && !event.is_unanswered;
+        let (succeeded, mut failed): (Vec<_>, Vec<_>) = events.partition(is_answered);
+        for event in succeeded {
+            match (&event.call, &event.result) {
+                (Call::Open { .. }, Ok(Reply::Opened { fid, .. }))
+                | (Call::Mkdir { .. }, Ok(Reply::Found { fid, .. })) => drop(made.remove(fid)),
+                _ => {}
             }
         }
         failed.sort_by_key(|event| event.began);
         for event in failed {
-            let (Call::Open { name, .. }, Err(Status::ESTALE)) = (&event.call, &event.result) else {
-                continue;
+            let (name, directory) = match &event.call {
+                Call::Open { name, .. } if event.is_unanswered => (name, false),
+                Call::Open { name, .. } if event.result == Err(Status::ESTALE) => (name, false),
+                Call::Mkdir { name, .. } if event.is_unanswered => (name, true),
+                _ => continue,
             };
-            event.made = made.iter().find(|(_, other)| *other == name).map(|(fid, _)| *fid);
+            let wanted = (name.clone(), directory);
+            event.made = made.iter().find(|(_, other)| **other == wanted).map(|(fid, _)| *fid);
             if let Some(fid) = event.made {
                 made.remove(&fid);
             }

@@ -156,9 +156,8 @@ impl<'a> Conductor<'a> {
                 }
             }
             Fault::Die(client) => {
-                if let Some(seat) = self.seats.get(usize::from(client)) {
-                    seat.doom();
-                }
+                let mount = self.seats.get(usize::from(client)).and_then(|seat| seat.die(&self.history));
+                mount.into_iter().for_each(|mount| self.bury(move || mount.stop()));
             }
             Fault::Clock(node, seconds) => {
                 if let Some(process) = self.process(node) {
@@ -251,11 +250,13 @@ impl<'a> Conductor<'a> {
         };
         target.disk = disk.expect("the disk can be copied");
         sim::pause_process(process.number, Duration::ZERO);
-        let bury = move || {
-            // What it could not close does not matter: nothing reads its disk again.
-            let _ = running.stop();
-        };
-        let undertaker = nacre_env::thread::Builder::new().name("undertaker".into()).spawn(bury);
+        // What it could not close does not matter: nothing reads its disk again.
+        self.bury(move || drop(running.stop()));
+    }
+
+    /// Ends the threads of a killed process.
+    fn bury(&mut self, stop: impl FnOnce() + Send + 'static) {
+        let undertaker = nacre_env::thread::Builder::new().name("undertaker".into()).spawn(stop);
         self.undertakers.push(undertaker.expect("a thread starts"));
     }
 

@@ -48,8 +48,8 @@ pub enum Fault {
     Power(Node),
     /// The process is stopped and continued.
     Pause(Node),
-    /// The process of a client is killed between two calls of its program, with what it holds back, and does not
-    /// return. Not client 0, which reads everything at the end.
+    /// The process of a client is killed, within a call of its program or between two, with what it holds back, and does
+    /// not return. Not client 0, which reads everything at the end.
     Die(u8),
     /// The wall clock of a process jumps by so many seconds.
     Clock(Node, i32),

@@ -5,9 +5,12 @@ use nacre_client::LockMode;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_types::{Fid, Status};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// End of calls without an answer: after all others.
+const NEVER: Duration = Duration::from_secs(1 << 30);
 
 /// A call of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -114,6 +117,23 @@ pub(crate) enum Call {
 }
 
 impl Call {
+    /// Returns false if other programs see nothing of the call.
+    fn changes_something(&self) -> bool {
+        !matches!(
+            self,
+            Call::Lookup { .. }
+                | Call::OpenFid { truncate: false, .. }
+                | Call::Read { .. }
+                | Call::Stat { .. }
+                | Call::List { .. }
+                | Call::GetXattr { .. }
+                | Call::Fsync { .. }
+                | Call::FsyncDir { .. }
+                | Call::Relocate { .. }
+                | Call::Migrate { .. }
+        )
+    }
+
     /// Returns true if the call is about an inode by its FID.
     pub(crate) fn is_by_fid(&self) -> bool {
         !matches!(
@@ -160,8 +180,10 @@ pub(crate) struct Event {
     pub(crate) worker: usize,
     pub(crate) call: Call,
     pub(crate) result: Result<Reply, Status>,
-    /// File that a call made although it failed, unless that was lost.
+    /// Inode that a call made although it failed, unless that was lost.
     pub(crate) made: Option<Fid>,
+    /// The client died before the answer: the call takes effect at any time from its beginning on, or never.
+    pub(crate) is_unanswered: bool,
     /// Positions of its beginning and end among those of all calls.
     pub(crate) began: u64,
     pub(crate) ended: u64,
@@ -194,6 +216,8 @@ struct State {
     events: Vec<Event>,
     incidents: Vec<Timed>,
     positions: u64,
+    /// Programs whose clients have died.
+    dead: BTreeSet<usize>,
 }
 
 /// The history of a run, which all programs extend.
@@ -213,18 +237,34 @@ impl History {
         state.positions
     }
 
-    /// Runs a call and records it.
+    /// Returns true if the client of this program has died.
+    pub(crate) fn is_dead(&self, worker: usize) -> bool {
+        self.state.lock().dead.contains(&worker)
+    }
+
+    /// Runs a call and records it. A dead client makes none.
     pub(crate) fn record(
         &self,
         worker: usize,
         call: Call,
         run: impl FnOnce() -> Result<Reply, Status>,
     ) -> Result<Reply, Status> {
+        if self.is_dead(worker) {
+            return Err(Status::ESHUTDOWN);
+        }
         let (began, time) = (self.position(), self.start.elapsed());
         let result = run();
-        let times = [time, self.start.elapsed()];
-        let ended = self.position();
-        let event = Event { worker, call, result: result.clone(), made: None, began, ended, times };
+        let is_unanswered = self.is_dead(worker);
+        if is_unanswered && !call.changes_something() {
+            return result;
+        }
+        let (ended, end) = match is_unanswered {
+            true => (u64::MAX, NEVER),
+            false => (self.position(), self.start.elapsed()),
+        };
+        let times = [time, end];
+        let result_of = result.clone();
+        let event = Event { worker, call, result: result_of, made: None, is_unanswered, began, ended, times };
         self.state.lock().events.push(event);
         result
     }
@@ -232,7 +272,11 @@ impl History {
     /// Records an incident.
     pub(crate) fn note(&self, incident: Incident) {
         let (position, time) = (self.position(), self.start.elapsed());
-        self.state.lock().incidents.push((position, time, incident));
+        let mut state = self.state.lock();
+        if let Incident::Death(worker) = incident {
+            state.dead.insert(worker);
+        }
+        state.incidents.push((position, time, incident));
     }
 
     /// Returns all calls, by program and in the order of each, and the incidents.

@@ -82,6 +82,16 @@ impl Search<'_> {
         let mut next = Vec::new();
         let mut problems = String::new();
         for event in heads {
+            if event.is_unanswered {
+                let mut after = node.clone();
+                after.at[event.worker] += 1;
+                let without = after.clone();
+                if after.model.apply_unanswered(event).is_ok() {
+                    next.push(after);
+                }
+                next.push(without);
+                continue;
+            }
             // What a failed call has made may have been lost.
             let without = event.made.map(|_| Event { made: None, ..event.clone() });
             for event in std::iter::once(event).chain(&without) {
@@ -136,6 +146,12 @@ pub(crate) fn describe(event: &Event) -> String {
         Err(status) => format!("{status}"),
     };
     let [from, to] = event.times.map(|time| time.as_secs_f64());
+    if event.is_unanswered {
+        return format!(
+            "program {} {from:.6}- [{}-] {:?} -> no answer",
+            event.worker, event.began, event.call
+        );
+    }
     format!(
         "program {} {from:.6}-{to:.6} [{}-{}] {:?} -> {result}",
         event.worker, event.began, event.ended, event.call

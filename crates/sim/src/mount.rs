@@ -84,14 +84,9 @@ impl Mount {
         self.is_dead.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the process was ended by [`Mount::die`].
-    pub(crate) fn is_dead(&self) -> bool {
-        self.is_dead.load(Ordering::Relaxed)
-    }
-
     /// Writes everything out and disconnects, unless the client has died: then its threads end.
     pub fn stop(self) {
-        let is_dead = self.is_dead();
+        let is_dead = self.is_dead.load(Ordering::Relaxed);
         let Mount { process, client, mdts, osts, .. } = self;
         let limit = |limit| if is_dead { Duration::ZERO } else { limit };
         process.run(|| {

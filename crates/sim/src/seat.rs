@@ -9,7 +9,6 @@ use crate::program::Program;
 use crate::target::Map;
 use nacre_client::Client;
 use nacre_env::sync::Mutex;
-use nacre_rpc::tcp::SimulatedNetwork;
 use nacre_types::{ClientUuid, StatusResult};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,8 +24,10 @@ pub(crate) struct Seat {
     map: Map,
     /// `None` while it is being mounted, and from the end of the run on.
     mount: Mutex<Option<Mount>>,
-    /// The client is to die before its next call.
+    /// The client is to die as soon as it is mounted.
     is_to_die: AtomicBool,
+    /// Identity of the client that has died.
+    dead: Mutex<Option<ClientUuid>>,
 }
 
 impl Seat {
@@ -37,7 +38,14 @@ impl Seat {
     pub(crate) fn take(cluster: &Cluster, number: usize) -> StatusResult<Arc<Seat>> {
         let mount = Mutex::new(Some(cluster.mount(number)?));
         let (host, map) = (cluster.clients[number].clone(), cluster.map.clone());
-        Ok(Arc::new(Seat { number, host, map, mount, is_to_die: AtomicBool::new(false) }))
+        Ok(Arc::new(Seat {
+            number,
+            host,
+            map,
+            mount,
+            is_to_die: AtomicBool::new(false),
+            dead: Mutex::default(),
+        }))
     }
 
     /// Returns the process of the mount.
@@ -52,12 +60,20 @@ impl Seat {
 
     /// Returns the identity of a client that has died.
     pub(crate) fn dead(&self) -> Option<ClientUuid> {
-        self.mount.lock().as_ref().filter(|mount| mount.is_dead()).map(|mount| mount.uuid)
+        *self.dead.lock()
     }
 
-    /// Has the client die before its next call.
-    pub(crate) fn doom(&self) {
-        self.is_to_die.store(true, Ordering::Relaxed);
+    /// Ends the process of the client at once, also within a call, and returns what is left of it; `None` while it is
+    /// being mounted: then it dies before its next call.
+    pub(crate) fn die(&self, history: &History) -> Option<Mount> {
+        let Some(mount) = self.mount.lock().take() else {
+            self.is_to_die.store(true, Ordering::Relaxed);
+            return None;
+        };
+        history.note(Incident::Death(self.number));
+        mount.die(&self.map.network);
+        *self.dead.lock() = Some(mount.uuid);
+        Some(mount)
     }
 
     /// Unmounts for the last time.
@@ -72,11 +88,16 @@ impl Seat {
         let mut program = Program::new(self.number, client, history.clone());
         for operation in operations {
             if self.is_to_die.load(Ordering::Relaxed) {
-                history.note(Incident::Death(self.number));
-                return self.die(&self.map.network);
+                self.die(history).into_iter().for_each(Mount::stop);
+            }
+            if history.is_dead(self.number) {
+                return;
             }
             match operation {
-                Operation::Remount => program = self.mount_again(program, history),
+                Operation::Remount => match self.mount_again(program, history) {
+                    Some(again) => program = again,
+                    None => return,
+                },
                 operation => self.act(|| program.run(operation)),
             }
         }
@@ -91,24 +112,21 @@ impl Seat {
         }
     }
 
-    fn die(&self, network: &SimulatedNetwork) {
-        self.mount.lock().iter().for_each(|mount| mount.die(network));
-    }
-
-    /// Unmounts once all files are closed, and mounts again, as soon as the servers let it.
-    fn mount_again(&self, mut program: Program, history: &Arc<History>) -> Program {
+    /// Unmounts once all files are closed, and mounts again, as soon as the servers let it. `None` if the client dies
+    /// before.
+    fn mount_again(&self, mut program: Program, history: &Arc<History>) -> Option<Program> {
         self.act(|| program.end());
         let writes = program.writes;
         drop(program);
         self.leave();
-        loop {
+        while !history.is_dead(self.number) {
             match Mount::start(&self.host, &self.map) {
                 Ok(mount) => {
                     let client = mount.client.clone();
                     *self.mount.lock() = Some(mount);
                     let mut program = Program::new(self.number, client, history.clone());
                     program.writes = writes;
-                    return program;
+                    return Some(program);
                 }
                 // The run reports programs that wait too long.
                 Err(status) => {
@@ -117,5 +135,6 @@ impl Seat {
                 }
             }
         }
+        None
     }
 }

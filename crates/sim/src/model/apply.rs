@@ -27,6 +27,39 @@ impl Model {
         self.accept_after_cut(event, verdict)
     }
 
+    /// Applies the effect of a call whose client died before the answer.
+    ///
+    /// # Errors
+    /// If the call can have no effect in this state.
+    pub(crate) fn apply_unanswered(&mut self, event: &Event) -> Verdict {
+        let answered = |reply| Event { result: Ok(reply), ..event.clone() };
+        let verdict = match (&event.call, event.made) {
+            (Call::Open { .. }, Some(_)) => self.apply_partly(event),
+            (Call::Mkdir { .. }, Some(fid)) => {
+                self.apply_strictly(&answered(Reply::Found { fid, directory: true }), false)
+            }
+            (
+                Call::Unlink { .. }
+                | Call::Link { .. }
+                | Call::Rename { .. }
+                | Call::SetXattr { .. }
+                | Call::Restripe { .. },
+                _,
+            ) => self.apply_strictly(&answered(Reply::Done), false),
+            (
+                Call::Write { .. }
+                | Call::Append { .. }
+                | Call::Truncate { .. }
+                | Call::OpenFid { truncate: true, .. }
+                | Call::Lock { .. }
+                | Call::Close { .. },
+                _,
+            ) => self.apply_partly(event),
+            _ => return wrong("a call that changes something"),
+        };
+        self.accept_after_cut(event, verdict)
+    }
+
     fn apply_strictly(&mut self, event: &Event, is_alone: bool) -> Verdict {
         if let Err(status) = event.result {
             match self.rules.excuse(event, status) {
