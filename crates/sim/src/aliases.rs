@@ -57,7 +57,7 @@ impl Aliases {
         let (succeeded, mut failed): (Vec<_>, Vec<_>) = events.partition(is_answered);
         for event in succeeded {
             match (&event.call, &event.result) {
-                (Call::Open { .. }, Ok(Reply::Opened { fid, .. }))
+                (Call::Open { .. }, Ok(Reply::Opened { fid, created: true }))
                 | (Call::Mkdir { .. }, Ok(Reply::Found { fid, .. })) => drop(made.remove(fid)),
                 _ => {}
             }
