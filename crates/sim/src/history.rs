@@ -263,8 +263,8 @@ impl History {
             false => (self.position(), self.start.elapsed()),
         };
         let times = [time, end];
-        let result_of = result.clone();
-        let event = Event { worker, call, result: result_of, made: None, is_unanswered, began, ended, times };
+        let event =
+            Event { worker, call, result: result.clone(), made: None, is_unanswered, began, ended, times };
         self.state.lock().events.push(event);
         result
     }
