@@ -2,7 +2,7 @@
 //! requests through the control socket of the MDT's process, or of a mount on this host.
 
 use crate::control::{self, Answer, ChangelogAnswer, ChangelogStep, Request, ShownUser};
-use crate::lctl::processes;
+use crate::lctl::find_processes;
 use nacre_types::{TargetId, Timestamp};
 use rustix::io::Errno;
 use std::io;
@@ -56,8 +56,7 @@ impl Changelog {
 
     /// Returns the socket to ask: that of the MDT's process, or else of a mount.
     fn find(&self) -> io::Result<PathBuf> {
-        let of_it = processes().into_iter().filter(|(_, process)| process.fsname == self.fsname);
-        let of_it: Vec<_> = of_it.collect();
+        let of_it = find_processes(|process| process.fsname == self.fsname);
         let target = TargetId::mdt(self.mdt).to_string();
         let serves =
             of_it.iter().find(|(_, process)| process.targets.iter().any(|known| known.target == target));

@@ -307,16 +307,40 @@ fn sockets() -> Vec<PathBuf> {
 }
 
 /// Returns all processes of this host that answer, and reports those that do not.
-pub fn processes() -> Vec<(PathBuf, ProcessStatus)> {
-    let status = |(socket, answer): (PathBuf, io::Result<Answer>)| match answer {
-        Ok(Answer::Status(status)) => Some((socket, *status)),
-        Err(error) if control::is_silence(&error) => {
-            eprintln!("lctl: the process of {} does not answer", socket.display());
-            None
+fn processes() -> Vec<(PathBuf, ProcessStatus)> {
+    let (answered, silent) = ask_processes();
+    report(&silent);
+    answered
+}
+
+/// Returns the processes of this host that answer and are wanted. Those that do not answer are reported only
+/// if none is found: one of them may be what was wanted.
+pub fn find_processes(is_wanted: impl Fn(&ProcessStatus) -> bool) -> Vec<(PathBuf, ProcessStatus)> {
+    let (mut found, silent) = ask_processes();
+    found.retain(|(_, process)| is_wanted(process));
+    if found.is_empty() {
+        report(&silent);
+    }
+    found
+}
+
+/// Asks all selected processes; returns those that answer, and the sockets of those that do not.
+fn ask_processes() -> (Vec<(PathBuf, ProcessStatus)>, Vec<PathBuf>) {
+    let (mut answered, mut silent) = (Vec::new(), Vec::new());
+    for (socket, answer) in control::ask_each(&sockets(), &Request::Status) {
+        match answer {
+            Ok(Answer::Status(status)) => answered.push((socket, *status)),
+            Err(error) if control::is_silence(&error) => silent.push(socket),
+            _ => {}
         }
-        _ => None,
-    };
-    control::ask_each(&sockets(), &Request::Status).into_iter().filter_map(status).collect()
+    }
+    (answered, silent)
+}
+
+fn report(silent: &[PathBuf]) {
+    for socket in silent {
+        eprintln!("lctl: the process of {} does not answer", socket.display());
+    }
 }
 
 /// Parses the only option of commands that list: `--json`.
@@ -423,11 +447,11 @@ fn list_nids(args: &[String]) -> Outcome {
 /// Returns the control socket of the process with the management server: of file system `fsname`, or of the
 /// only one.
 fn management(fsname: Option<&str>) -> Result<PathBuf> {
-    let has_it = |(_, status): &(PathBuf, ProcessStatus)| {
-        status.targets.iter().any(|target| target.target == "MGT")
-            && fsname.is_none_or(|wanted| wanted == status.fsname)
+    let has_it = |process: &ProcessStatus| {
+        process.targets.iter().any(|target| target.target == "MGT")
+            && fsname.is_none_or(|wanted| wanted == process.fsname)
     };
-    let found: Vec<PathBuf> = processes().into_iter().filter(has_it).map(|(socket, _)| socket).collect();
+    let found: Vec<PathBuf> = find_processes(has_it).into_iter().map(|(socket, _)| socket).collect();
     match found.as_slice() {
         [socket] => Ok(socket.clone()),
         [] => {
@@ -462,10 +486,10 @@ fn ping(args: &[String]) -> Outcome {
     let failed = |text: String| refused(Errno::IO, format!("failed to ping {nid}: {text}"));
     if nid.parse() == Ok(Nid::Lo) {
         let start = Instant::now();
-        let is_here = |(_, process): &(PathBuf, ProcessStatus)| {
+        let is_here = |process: &ProcessStatus| {
             process.targets.iter().any(|target| target.nids.iter().any(|known| known == nid))
         };
-        if !processes().iter().any(is_here) {
+        if find_processes(is_here).is_empty() {
             return Err(failed("no process of this host has servers and a client".to_owned()));
         }
         answered(nid, start.elapsed());

@@ -2,6 +2,7 @@
 //! nothing but the stream of changes.
 
 use nacre_testkit::cluster::Options;
+use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, program, text, wait};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -41,6 +42,31 @@ fn check_users(cluster: &Cluster, mdt: &str) {
     assert_eq!(users[1], ["ID", "index", "(idle)", "mask"]);
     assert_eq!(users[2][..2], ["cl1", "0"]);
     assert_eq!((users[3][0], users[3][3]), ("cl2-audit", "mask=MARK,UNLNK,CLOSE"));
+}
+
+#[test]
+fn a_stopped_process_of_another_file_system_is_reported_only_by_lists() {
+    if !have(&["/dev/fuse", "fusermount3"]) || !have_root() {
+        return;
+    }
+    let start = |fsname: &str| {
+        Cluster::start_with(Shape::Embedded, &Options { fsname: fsname.into(), ..Options::default() })
+    };
+    let (mut cluster, mut other) = (start("chnear"), start("chfar"));
+    let node = other.pid("node");
+    other.signal(node, Signal::STOP);
+    let asked = cluster.lfs(&["changelog", "chnear-MDT0000"]);
+    let listed = cluster.lctl(&["list_nids"]);
+    let missing = cluster.lfs(&["changelog", "chfar-MDT0000"]);
+    other.signal(node, Signal::CONT);
+    let report =
+        format!("lctl: the process of {} does not answer\n", other.data().join("run/control.sock").display());
+    assert_eq!((asked.code(), asked.stderr.as_str()), (0, ""));
+    assert_eq!((listed.code(), listed.stderr.contains(&report)), (0, true), "{}", listed.stderr);
+    let missing = missing.fails_with(libc::ENODEV);
+    assert!(missing.stderr.contains(&report), "{}", missing.stderr);
+    cluster.stop_and_check();
+    other.stop_and_check();
 }
 
 #[test]
