@@ -491,8 +491,8 @@ impl Opens {
             // No program waits for this: the descriptor is closed already. The MDT keeps the handle until the
             // data is on its objects, so that the reported size is true and the objects exist.
             let closing = self.data_for_close(&open);
-            if closing.is_none() {
-                self.settle_at_close(&open);
+            if closing.is_none() && !self.settle_at_close(&open) {
+                return Ok(());
             }
             file.wait_until_told();
             let tell = {
@@ -514,7 +514,9 @@ impl Opens {
                     self.nodes.detach(file.node);
                     return Ok(());
                 }
-                self.settle_at_close(&open);
+                if !self.settle_at_close(&open) {
+                    return Ok(());
+                }
             }
             let size = if tell {
                 self.sizes
@@ -614,11 +616,16 @@ impl Opens {
         }
     }
 
-    /// Flushes the writes of an open, before it is closed.
-    fn settle_at_close(&self, open: &OpenFile) {
+    /// Flushes the writes of an open, before it is closed. Only the end of the mount interrupts a close: then false if
+    /// data is left, and the file stays open, for [`WriteBack::write_back_all`].
+    fn settle_at_close(&self, open: &OpenFile) -> bool {
         let file = &*open.file;
         self.write_back.settle_unheard(file, &Scope::All);
+        if nacre_env::interrupted() && !file.dirty.is_clean() {
+            return false;
+        }
         self.write_back.keep_error(open);
+        true
     }
 
     /// Returns how many files and directories are open, including those that the kernel closes without

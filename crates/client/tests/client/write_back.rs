@@ -204,6 +204,26 @@ fn an_interrupted_sync_leaves_the_data_to_be_sent_later() {
     assert!(read(&client, handle, 0, data.len()) == data);
 }
 
+/// The end of a mount interrupts closes. `cp` and an unmount at once lost the rest of the file.
+#[test]
+fn data_of_a_close_that_is_interrupted_is_written_before_the_end_of_the_mount() {
+    let world = World::new(MIB as u32, 1);
+    let client = patient(&world);
+    let (fid, handle) = create(&client, "file");
+    stream(&client, handle, &[7; 20_000], 10_000);
+    *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::EINTR);
+    let guard = nacre_env::InterruptTarget::install();
+    guard.target().begin(1);
+    guard.target().raise(1);
+    assert_eq!(client.opens.release(handle), Ok(()));
+    drop(guard);
+    client.write_back.write_back_all();
+    assert_eq!(client.write_back.write_back_stats().buffer_bytes, 0);
+    let next = world.client();
+    let handle = open(&next, fid, READ_WRITE);
+    assert!(read(&next, handle, 0, 30_000) == [7; 20_000]);
+}
+
 #[test]
 fn a_client_that_was_given_up_forgets_what_it_held_back_and_says_so_once() {
     let world = World::new(MIB as u32, 1);
