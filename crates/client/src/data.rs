@@ -23,7 +23,6 @@ use crate::requests::{Requests, target_of};
 use crate::sizes::Sizes;
 use crate::tunables::Tunables;
 use crate::write_back::WriteBack;
-use nacre_rpc::{ImportInfo, LinkState};
 use nacre_types::{Failure, FailureResult, Fid, Status, StatusResult, TargetId, TransNo};
 use nacre_wire::oss::OssRequest;
 use std::sync::Arc;
@@ -193,20 +192,14 @@ impl Data {
     }
 
     /// Makes durable what this client has changed and servers may lose with their hosts: after an unmount no client
-    /// could replay it. Servers without a connection are left out. To be called after [`WriteBack::write_back_all`].
+    /// could replay it. Waits for servers that are unreachable, as long as they may have lost something. To be called
+    /// after [`WriteBack::write_back_all`].
     ///
     /// # Errors
     /// The first failure.
     pub fn sync_own(&self) -> StatusResult<()> {
         self.requests.faults.edge("sync for the unmount", || {
-            let is_up = |import: Option<ImportInfo>| {
-                import.is_none_or(|import| matches!(import.state, LinkState::Full | LinkState::Idle))
-            };
-            let is_ost_up = |index: &u16| {
-                self.requests.ost_endpoint(*index).is_some_and(|endpoint| is_up(endpoint.import()))
-            };
-            let mut osts = self.requests.keepers.osts_with_any();
-            osts.retain(is_ost_up);
+            let osts = self.requests.keepers.osts_with_any();
             let outcome = self
                 .requests
                 .on_objects("sync", || osts.iter().map(|index| (*index, OssRequest::Sync { object: None })))
@@ -214,11 +207,8 @@ impl Data {
             (0..self.requests.mdts.len() as u16).fold(outcome, |outcome, index| {
                 let place = Fid::new(Fid::first_sequence_of_mdt(index), 1, 0);
                 let mdt = self.requests.mdt(place)?;
-                if !is_up(mdt.endpoint.import()) {
-                    return outcome;
-                }
-                let last = TransNo(mdt.last_transno.load(Ordering::Relaxed));
-                outcome.and(self.requests.commit(place, last))
+                mdt.learn_committed();
+                outcome.and(self.requests.commit(place, TransNo(mdt.last_transno.load(Ordering::Relaxed))))
             })
         })
     }

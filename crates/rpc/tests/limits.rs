@@ -255,6 +255,16 @@ fn a_client_that_went_is_disconnected_after_its_grace() {
 }
 
 #[test]
+fn an_idle_client_learns_from_pings_what_its_mdt_has_made_durable() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let mds = mds_at(server.addrs()[0], 1, &quick());
+    let committed = || mds.import().expect("a connection").peer_committed;
+    assert_eq!(committed(), 0, "no answer to a request has reported it");
+    eventually("a ping is answered", || committed() == 1);
+}
+
+#[test]
 fn a_silent_client_is_disconnected_although_its_connections_are_open() {
     let services = Services::default();
     let config = ServerConfig { client_grace: Duration::from_millis(500), ..ServerConfig::default() };

@@ -111,7 +111,8 @@ pub struct Header {
     pub bulk_len: u32,
     /// Checksum of the bulk data, if the flags name one ([`Header::checksum`]).
     pub bulk_crc: u32,
-    /// Request id, unique per client and target; replies carry that of their request.
+    /// Request id, unique per client and target; replies carry that of their request. In a pong: the last transaction
+    /// that an MDT has made durable, 0 if it is not reported.
     pub xid: Xid,
     /// In requests: all requests of this client to this target below this xid have their reply or need none. In a
     /// pong: the server's clock in microseconds since 1970, 0 if it does not report it.

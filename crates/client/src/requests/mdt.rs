@@ -39,6 +39,12 @@ impl Mdt {
         }
     }
 
+    /// Takes over what the answers to pings have reported as durable since the last request.
+    pub fn learn_committed(&self) {
+        let reported = self.endpoint.import().map_or(0, |import| import.peer_committed);
+        self.last_committed.fetch_max(reported, Ordering::Relaxed);
+    }
+
     /// Returns the last transaction that is durable there, with all before it.
     pub fn last_committed(&self) -> u64 {
         self.last_committed.load(Ordering::Relaxed)

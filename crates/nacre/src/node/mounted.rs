@@ -32,10 +32,9 @@ const GOODBYE_LIMIT: Duration = Duration::from_secs(5);
 /// Timeout for the disconnects from all object servers together; they would notice the end of the mount in
 /// time.
 const OST_GOODBYE_LIMIT: Duration = Duration::from_secs(1);
-/// Timeout for written data to reach unresponsive servers at the end of the mount.
+/// Timeout for written data to reach unresponsive servers at the end of the mount, and for servers to make the last
+/// changes durable: a server that is started again may take that long.
 const WRITE_OUT_LIMIT: Duration = Duration::from_secs(20);
-/// Timeout for servers to make the last changes durable.
-const SYNC_LIMIT: Duration = Duration::from_secs(5);
 /// Timeout for the return of grants, which servers would otherwise drop later.
 const RETURN_LIMIT: Duration = Duration::from_millis(500);
 /// Longest time to retry an unmount while the process itself or the kernel still holds a short reference to
@@ -211,7 +210,10 @@ impl Mounted {
                 }
             }
         }
-        write_out(&self.client);
+        tell_if_slow(
+            || log::info!("the last changes are not durable yet{}", awaited(&self.unreachable())),
+            || write_out(&self.client),
+        );
         let ways = self.newcomers.stop();
         for mds in &ways.mdts {
             mds.disconnect(GOODBYE_LIMIT);
@@ -322,8 +324,8 @@ fn write_out(client: &Arc<Client>) {
                 );
                 return;
             }
-            if wait.recv_timeout(SYNC_LIMIT) == Err(RecvTimeoutError::Timeout) {
-                log::warn!("servers did not make the last changes durable within {SYNC_LIMIT:?}");
+            if wait.recv_timeout(WRITE_OUT_LIMIT) == Err(RecvTimeoutError::Timeout) {
+                log::warn!("servers did not make the last changes durable within {WRITE_OUT_LIMIT:?}");
                 return;
             }
             let _ = wait.recv_timeout(RETURN_LIMIT);
@@ -332,6 +334,14 @@ fn write_out(client: &Arc<Client>) {
             client.write_back.write_back_all();
             let _ = client.data.sync_own();
         }
+    }
+}
+
+/// Returns the targets that the end of the mount waits for, as the end of a sentence.
+fn awaited(unreachable: &[String]) -> String {
+    match unreachable {
+        [] => String::new(),
+        targets => format!(": the mount waits for {}, {WRITE_OUT_LIMIT:?} at most", targets.join(" and ")),
     }
 }
 

@@ -22,7 +22,7 @@ use connection::Connection;
 use lobby::Lobby;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex, RwLock};
-use nacre_types::{Cred, Identity, Status, StatusResult, TargetId, TargetKind};
+use nacre_types::{Cred, Identity, Status, StatusResult, TargetId, TargetKind, TransNo};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::oss::{Bulk, OssRequest};
 use std::collections::{BTreeMap, HashMap};
@@ -73,13 +73,18 @@ impl Service {
         }
     }
 
-    /// Checks that the service still knows a client; the error if not.
-    fn ping(&self, export: &Export, cred: &Cred) -> StatusResult<()> {
+    /// Checks that the service still knows a client; the error if not. Returns the last durable transaction of an MDT,
+    /// and 0 for other services.
+    fn ping(&self, export: &Export, cred: &Cred) -> StatusResult<TransNo> {
         let call = Call::new(cred);
         match self {
-            Service::Mds(service) => service.handle(export, &call, &MdsRequest::Ping).map(drop),
-            Service::Oss(service) => service.handle(export, &call, &OssRequest::Ping, Bulk::None).map(drop),
-            Service::Mgs(_) => Ok(()),
+            Service::Mds(service) => {
+                service.handle(export, &call, &MdsRequest::Ping).map(|answer| answer.last_committed)
+            }
+            Service::Oss(service) => {
+                service.handle(export, &call, &OssRequest::Ping, Bulk::None).map(|_| TransNo(0))
+            }
+            Service::Mgs(_) => Ok(TransNo(0)),
         }
     }
 }

@@ -179,6 +179,7 @@ fn listen(peer: &Arc<Peer>, events: &dyn ClientCallbacks, socket: &Socket, mut i
                     break;
                 }
                 if header.kind == FrameKind::Pong {
+                    peer.note_committed(header.xid.0);
                     unanswered = unanswered.saturating_sub(1);
                     if unanswered == 0 {
                         peer.note_clock(ClockOffset::of(header.acked.0, wall_us(), pinged.elapsed()));

@@ -16,7 +16,7 @@ use nacre_env::InterruptTarget;
 use nacre_env::fault::{self, Point};
 use nacre_session::Begin;
 use nacre_types::limits::{BULK_MAX, SHORT_IO_BYTES};
-use nacre_types::{Cred, JobId, Roles, Status, StatusResult, TargetKind, Xid};
+use nacre_types::{Cred, JobId, Roles, Status, StatusResult, TargetKind, TransNo, Xid};
 use nacre_wire::connect::Features;
 use nacre_wire::frame::{ChecksumType, FrameFlags, FrameKind, Header, TAG_NONE, split_job};
 use nacre_wire::mds::{MdsAnswer, MdsRequest};
@@ -129,14 +129,16 @@ impl<'a> Work<'a> {
         }
         match header.kind {
             FrameKind::Request => self.run_request(header),
-            FrameKind::Ping if self.was_evicted() => self.connection.shut_down(Shutdown::Both),
-            FrameKind::Ping => {
-                let pong = Header {
-                    acked: Xid(wall_us()),
-                    ..Header::new(FrameKind::Pong, header.target, header.xid)
-                };
-                self.connection.send(&pong, &[], &[]);
-            }
+            FrameKind::Ping => match self.committed() {
+                Some(TransNo(committed)) => {
+                    let pong = Header {
+                        acked: Xid(wall_us()),
+                        ..Header::new(FrameKind::Pong, header.target, Xid(committed))
+                    };
+                    self.connection.send(&pong, &[], &[]);
+                }
+                None => self.connection.shut_down(Shutdown::Both),
+            },
             FrameKind::Cancel => self.connection.cancel(header.xid),
             FrameKind::Disconnect => {
                 if let Some(client) = &self.session.client {
@@ -159,16 +161,18 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Asks the service whether it has dropped the client: an idle client must notice that, too.
-    fn was_evicted(&self) -> bool {
-        let Some(client) = &self.session.client else { return false };
+    /// Returns the last durable transaction of an MDT, 0 of another service. `None` if the service has dropped the client:
+    /// an idle one must notice that, too.
+    fn committed(&self) -> Option<TransNo> {
+        let Some(client) = &self.session.client else { return Some(TransNo(0)) };
         let ping = || self.session.service.ping(&client.export, &self.system);
-        let evicted = client.is_gone() || matches!(guarded(ping), Err(Status::EVICTED));
-        if evicted {
+        let answer = if client.is_gone() { Err(Status::EVICTED) } else { guarded(ping) };
+        if answer == Err(Status::EVICTED) {
             self.connection.shared.clients.forget(client, &self.connection.shared.audit);
             client.close_connections();
+            return None;
         }
-        evicted
+        Some(answer.unwrap_or(TransNo(0)))
     }
 
     fn run_request(&mut self, header: &Header) {
