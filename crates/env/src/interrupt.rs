@@ -118,7 +118,7 @@ impl InterruptTarget {
             return false;
         }
         self.raised.store(number, Ordering::SeqCst);
-        resender().watch(self.clone());
+        self.signal();
         true
     }
 
@@ -132,7 +132,14 @@ impl InterruptTarget {
     /// [`InterruptTarget::acknowledge_kick`] or the end of the thread.
     pub fn kick(self: &Arc<Self>) {
         self.kicked.store(true, Ordering::SeqCst);
-        resender().watch(self.clone());
+        self.signal();
+    }
+
+    /// Sends signals while they are needed. In a simulation no wait is a system call.
+    fn signal(self: &Arc<Self>) {
+        if !crate::sim::is_here() {
+            resender().watch(self.clone());
+        }
     }
 
     /// Ends the resending of kicks: the thread has noticed one.

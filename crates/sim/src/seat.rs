@@ -8,6 +8,7 @@ use crate::operation::Operation;
 use crate::program::Program;
 use crate::target::Map;
 use nacre_client::Client;
+use nacre_env::InterruptTarget;
 use nacre_env::sync::Mutex;
 use nacre_types::{ClientUuid, StatusResult};
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 /// Pause before another attempt to mount, as a user makes it.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Number of the request that the thread of a program serves: all of its calls.
+const PROGRAM: u64 = 1;
 
 /// See the [module documentation](self).
 pub(crate) struct Seat {
@@ -28,6 +31,8 @@ pub(crate) struct Seat {
     is_to_die: AtomicBool,
     /// Identity of the client that has died.
     dead: Mutex<Option<ClientUuid>>,
+    /// The thread of the program: its calls end with the process.
+    caller: Mutex<Option<Arc<InterruptTarget>>>,
 }
 
 impl Seat {
@@ -45,6 +50,7 @@ impl Seat {
             mount,
             is_to_die: AtomicBool::new(false),
             dead: Mutex::default(),
+            caller: Mutex::default(),
         }))
     }
 
@@ -73,6 +79,9 @@ impl Seat {
         history.note(Incident::Death(self.number));
         mount.die(&self.map.network);
         *self.dead.lock() = Some(mount.uuid);
+        self.caller.lock().iter().for_each(|caller| {
+            caller.raise(PROGRAM);
+        });
         Some(mount)
     }
 
@@ -85,6 +94,9 @@ impl Seat {
     /// Carries out the operations of a program.
     pub(crate) fn run(&self, operations: &[Operation], history: &Arc<History>) {
         let Some(client) = self.client() else { return };
+        let caller = InterruptTarget::install();
+        caller.target().begin(PROGRAM);
+        *self.caller.lock() = Some(caller.target().clone());
         let mut program = Program::new(self.number, client, history.clone());
         for operation in operations {
             if self.is_to_die.load(Ordering::Relaxed) {
