@@ -613,3 +613,22 @@ fn names_that_other_mdts_have_yet_to_return_are_stored_before_their_directory_mo
 fn a_creation_whose_client_is_evicted_before_the_answer_may_be_seen_by_others() {
     are_right(240_945);
 }
+
+/// An unmount did not wait for an OST that was away, which had lost data with its power: nobody was left to replay it.
+#[test]
+fn what_was_written_before_an_unmount_survives_an_ost_that_is_away_after_a_power_cut() {
+    are_right(251_635);
+}
+
+/// The program of a dead client went on to wait for a lock.
+#[test]
+fn a_program_ends_with_its_client_while_it_waits_for_a_lock() {
+    are_right(250_941);
+}
+
+/// Its first part was written when the OST of the second reported a change that it had lost with a dead client. The model
+/// took the short count for an error.
+#[test]
+fn a_write_may_be_short_if_its_second_part_fails() {
+    are_right(252_430);
+}

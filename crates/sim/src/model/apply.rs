@@ -327,13 +327,13 @@ impl Model {
     }
 }
 
-/// Returns the number of written bytes: all, unless an OST fails or is full after a part.
+/// Returns the number of written bytes: all, unless the rest may fail after a part.
 fn written(event: &Event, len: u32, rules: &Rules) -> Result<u32, String> {
+    let may_fail = |status| rules.excuse(event, status) == Excuse::Partial;
+    let is_excused = may_fail(Status::EIO) || may_fail(Status::ENOSPC);
     match event.result {
         Ok(Reply::Written(count)) if count == len => Ok(count),
-        Ok(Reply::Written(count)) if (rules.io_errors || rules.full) && (1..len).contains(&count) => {
-            Ok(count)
-        }
+        Ok(Reply::Written(count)) if is_excused && (1..len).contains(&count) => Ok(count),
         _ => Err(format!("{len} written bytes expected")),
     }
 }
