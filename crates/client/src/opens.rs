@@ -480,14 +480,7 @@ impl Opens {
             let open = self.handles.take_file(handle)?;
             let _closing = Closing(&open);
             let (file, writes) = (&*open.file, open.writable());
-            if file.frozen_by(&open).is_some() {
-                // The close ends the freeze at the MDT.
-                self.data.thaw(file);
-            }
-            if open.group.swap(0, Ordering::AcqRel) != 0 {
-                self.locks.drop_member(file, open.handle);
-            }
-            open.expand_locks(true);
+            self.end_freeze_and_group(&open);
             // No program waits for this: the descriptor is closed already. The MDT keeps the handle until the
             // data is on its objects, so that the reported size is true and the objects exist.
             let closing = self.data_for_close(&open);
@@ -614,6 +607,19 @@ impl Opens {
             let request = MdsRequest::Close { fid, handle, update, written };
             mdt.endpoint.post(&nacre_types::Cred::system(), &request);
         }
+    }
+
+    /// Ends what an open holds for other opens: a freeze, a group lock, limits to locks.
+    fn end_freeze_and_group(&self, open: &OpenFile) {
+        let file = &*open.file;
+        if file.frozen_by(open).is_some() {
+            // The close ends the freeze at the MDT.
+            self.data.thaw(file);
+        }
+        if open.group.swap(0, Ordering::AcqRel) != 0 {
+            self.locks.drop_member(file, open.handle);
+        }
+        open.expand_locks(true);
     }
 
     /// Flushes the writes of an open, before it is closed. Only the end of the mount interrupts a close: then false if
