@@ -122,6 +122,8 @@ pub struct Node {
     server: Option<Server>,
     keys: Option<Keys>,
     mount: Mutex<Option<Mounted>>,
+    /// Locked while the mount ends, which may take as long as a server is away.
+    end_of_mount: Mutex<()>,
     /// Version of the configuration in use; locked while a newer one is applied.
     used: Mutex<u64>,
     reach: Mutex<Reach>,
@@ -202,6 +204,7 @@ impl Node {
             server,
             keys,
             mount: Mutex::new(mount),
+            end_of_mount: Mutex::default(),
             used: Mutex::new(version),
             reach: Mutex::new(Reach { lock, socket: None, public: None, debug: None }),
             figures: Mutex::new(None),
@@ -327,16 +330,19 @@ impl Node {
         self.params.apply_to_new_pools(&before, &config.pools);
     }
 
-    /// Unmounts. `force` does so although files are open.
+    /// Unmounts, and returns when servers have the data of the mount, or are given up. `force` does so although files are
+    /// open. Meanwhile the process has no mount for others.
     ///
     /// # Errors
     /// If files are open; the process then continues.
     pub fn unmount(&self, force: bool) -> Result<()> {
-        let mut mount = self.mount.lock();
-        if let Some(mounted) = mount.as_ref() {
+        // Another caller, such as the end of the process, waits for all of it.
+        let _only_one = self.end_of_mount.lock();
+        if let Some(mounted) = self.mount.lock().as_ref() {
             mounted.unmount(force)?;
-            *mount = None;
         }
+        let mounted = self.mount.lock().take();
+        mounted.into_iter().for_each(Mounted::end);
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use super::MountArgs;
 use super::mount_point::{busy, detach};
+use crate::control::{self, Answer, Request};
 use crate::failure::{EXIT_USAGE, Failure, Result};
 use crate::http_address::HttpAddress;
 use crate::keys::Holder;
@@ -31,8 +32,10 @@ Options: ro rw allow_other noallow_other dev nodev* suid nosuid* exec noexec noa
   retry=N                    retry up to N times, 1 to 30 s apart, for servers that start later
 ";
 
-/// Longest wait for a mount's process to end.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// Wait for a mount's process to end without a message.
+const QUIET_STOP: Duration = Duration::from_secs(3);
+/// Longest wait for a mount's process to end: it waits for servers, each step with a limit of its own.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
 /// Longest time to retry a remount while closes of files are under way.
 const BUSY_LIMIT: Duration = Duration::from_secs(1);
 const BUSY_POLL: Duration = Duration::from_millis(10);
@@ -302,17 +305,39 @@ pub fn unmount(mount_point: &Path) -> Result<()> {
     // The process ends on its own; the wait for its end ensures that all data is written on return.
     let ours = |run: &RunDir| node::recorded_mount_point(run).is_some_and(|recorded| recorded == real);
     for run in registry::running().into_iter().filter(ours) {
-        if !run.wait_stopped(MOUNT, STOP_LIMIT) {
+        if run.wait_stopped(MOUNT, QUIET_STOP) {
+            continue;
+        }
+        let pid = run.pid(MOUNT).unwrap_or_default();
+        if serves_a_mount(&run) {
             eprintln!(
-                "{} is unmounted here; its process (pid {}) goes on until nobody in another mount namespace (a container, a \
+                "{} is unmounted here; its process (pid {pid}) goes on until nobody in another mount namespace (a container, a \
                  service) has it any more: it is {}",
                 real.display(),
-                run.pid(MOUNT).unwrap_or_default(),
                 holders::named(&device.map(holders::of_device).unwrap_or_default())
             );
+            continue;
+        }
+        eprintln!(
+            "{} is unmounted; its process (pid {pid}) waits for servers that have yet to store its data: see {}",
+            real.display(),
+            run.log(MOUNT).display()
+        );
+        if !run.wait_stopped(MOUNT, STOP_LIMIT) {
+            return Err(Failure::new(format!(
+                "the process of {} (pid {pid}) has not ended within {STOP_LIMIT:?}: {}",
+                real.display(),
+                process::why_silent(pid)
+            )));
         }
     }
     Ok(())
+}
+
+/// Returns true for a process that has a mount; one that ends does not answer.
+fn serves_a_mount(run: &RunDir) -> bool {
+    let answer = control::ask_for(&run.socket(MOUNT), &Request::Status, control::STATUS_LIMIT);
+    matches!(answer, Ok(Answer::Status(status)) if status.mount.is_some())
 }
 
 /// Returns the run directory with the socket and log of a mount process.

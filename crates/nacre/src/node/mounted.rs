@@ -182,7 +182,7 @@ impl Mounted {
         self.newcomers.clone()
     }
 
-    /// Unmounts and disconnects from the servers. With `force` open files do not prevent it.
+    /// Unmounts. With `force` open files do not prevent it.
     ///
     /// # Errors
     /// If files are open, here or in another mount namespace, and `force` is off; the mount then continues.
@@ -210,6 +210,11 @@ impl Mounted {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Writes out what the mount has changed and disconnects from the servers, after [`Mounted::unmount`].
+    pub fn end(self) {
         tell_if_slow(
             || log::info!("the last changes are not durable yet{}", awaited(&self.unreachable())),
             || write_out(&self.client),
@@ -224,7 +229,6 @@ impl Mounted {
             ost.disconnect(deadline.saturating_duration_since(Instant::now()));
         }
         let _ = std::fs::remove_file(&self.record);
-        Ok(())
     }
 
     /// Rewrites the record of the mount point, if it was removed.
