@@ -305,10 +305,10 @@ pub fn unmount(mount_point: &Path) -> Result<()> {
     // The process ends on its own; the wait for its end ensures that all data is written on return.
     let ours = |run: &RunDir| node::recorded_mount_point(run).is_some_and(|recorded| recorded == real);
     for run in registry::running().into_iter().filter(ours) {
-        if run.wait_stopped(MOUNT, QUIET_STOP) {
+        let Some(pid) = run.pid(MOUNT) else { continue };
+        if run.wait_ended(MOUNT, pid, QUIET_STOP) {
             continue;
         }
-        let pid = run.pid(MOUNT).unwrap_or_default();
         if serves_a_mount(&run) {
             eprintln!(
                 "{} is unmounted here; its process (pid {pid}) goes on until nobody in another mount namespace (a container, a \
@@ -323,7 +323,7 @@ pub fn unmount(mount_point: &Path) -> Result<()> {
             real.display(),
             run.log(MOUNT).display()
         );
-        if !run.wait_stopped(MOUNT, STOP_LIMIT) {
+        if !run.wait_ended(MOUNT, pid, STOP_LIMIT) {
             return Err(Failure::new(format!(
                 "the process of {} (pid {pid}) has not ended within {STOP_LIMIT:?}: {}",
                 real.display(),
