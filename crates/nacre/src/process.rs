@@ -219,18 +219,6 @@ impl RunDir {
         true
     }
 
-    /// As [`RunDir::wait_stopped`], for one process: another one may have its name soon.
-    pub fn wait_ended(&self, name: &str, pid: i32, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
-        while self.pid(name) == Some(pid) {
-            if Instant::now() >= deadline {
-                return false;
-            }
-            nacre_env::thread::sleep(STOP_POLL);
-        }
-        true
-    }
-
     /// Returns whether `name` runs. Waits for a process that is starting or exiting: until it accepts
     /// requests, has ended, or `limit` is over.
     pub fn runs(&self, name: &str, limit: Duration) -> bool {

@@ -79,9 +79,9 @@ impl Seat {
         history.note(Incident::Death(self.number));
         mount.die(&self.map.network);
         *self.dead.lock() = Some(mount.uuid);
-        self.caller.lock().iter().for_each(|caller| {
+        if let Some(caller) = &*self.caller.lock() {
             caller.raise(PROGRAM);
-        });
+        }
         Some(mount)
     }
 

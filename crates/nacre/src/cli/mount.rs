@@ -305,8 +305,10 @@ pub fn unmount(mount_point: &Path) -> Result<()> {
     // The process ends on its own; the wait for its end ensures that all data is written on return.
     let ours = |run: &RunDir| node::recorded_mount_point(run).is_some_and(|recorded| recorded == real);
     for run in registry::running().into_iter().filter(ours) {
-        let Some(pid) = run.pid(MOUNT) else { continue };
-        if run.wait_ended(MOUNT, pid, QUIET_STOP) {
+        // Another one may have its name soon.
+        let Some(process) = run.watch(MOUNT) else { continue };
+        let pid = run.pid(MOUNT).unwrap_or_default();
+        if process.wait_ended(QUIET_STOP) {
             continue;
         }
         if serves_a_mount(&run) {
@@ -323,7 +325,7 @@ pub fn unmount(mount_point: &Path) -> Result<()> {
             real.display(),
             run.log(MOUNT).display()
         );
-        if !run.wait_ended(MOUNT, pid, STOP_LIMIT) {
+        if !process.wait_ended(STOP_LIMIT) {
             return Err(Failure::new(format!(
                 "the process of {} (pid {pid}) has not ended within {STOP_LIMIT:?}: {}",
                 real.display(),
@@ -334,7 +336,7 @@ pub fn unmount(mount_point: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns true for a process that has a mount; one that ends does not answer.
+/// Returns true for a process that has its mount still; one that stores the last data has none.
 fn serves_a_mount(run: &RunDir) -> bool {
     let answer = control::ask_for(&run.socket(MOUNT), &Request::Status, control::STATUS_LIMIT);
     matches!(answer, Ok(Answer::Status(status)) if status.mount.is_some())

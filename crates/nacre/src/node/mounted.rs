@@ -41,7 +41,7 @@ const RETURN_LIMIT: Duration = Duration::from_millis(500);
 /// the mount.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_millis(500);
 const UNMOUNT_POLL: Duration = Duration::from_millis(20);
-/// Longest wait of a start for a metadata server without a message.
+/// Longest wait of a start for a metadata server, and of an end for any server, without a message.
 const QUIET_WAIT: Duration = Duration::from_secs(1);
 
 /// Source, place and options of a mount.
@@ -190,7 +190,7 @@ impl Mounted {
         let deadline = Instant::now() + UNMOUNT_TIMEOUT;
         loop {
             match self.session.unmount(Unmount::Clean) {
-                Ok(()) => break,
+                Ok(()) => return Ok(()),
                 Err(Error::Busy(_)) if Instant::now() < deadline => nacre_env::thread::sleep(UNMOUNT_POLL),
                 // An unused mount is detached: copies in other mount namespaces arise without any action of a
                 // user.
@@ -199,18 +199,16 @@ impl Mounted {
                         Some(reason) if !force => return Err(Failure::new(reason)),
                         _ => {
                             let cut = self.session.unmount(Unmount::Force);
-                            cut.map_err(|error| Failure::new(error.to_string()))?;
-                            break;
+                            return cut.map_err(|error| Failure::new(error.to_string()));
                         }
                     }
                 }
                 Err(error) => {
                     log::warn!("{error}");
-                    break;
+                    return Ok(());
                 }
             }
         }
-        Ok(())
     }
 
     /// Writes out what the mount has changed and disconnects from the servers, after [`Mounted::unmount`].
